@@ -1,0 +1,1 @@
+"""Octavo: LLM inference and serving with bitwise-invariant output."""
