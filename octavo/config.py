@@ -1,0 +1,69 @@
+"""Frozen configuration sections. A component receives its section, never the whole.
+
+Only data and defaults here: arguments are resolved into these once, in config_resolve.py.
+"""
+
+import dataclasses
+from typing import Literal
+
+KVCacheDtype = Literal["f32", "bf16", "int8"]
+SchedulingPolicy = Literal["fcfs", "priority"]
+BackendName = Literal["cpu", "reference"]
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class ModelSection:
+    """Which model, and how it runs."""
+
+    path: str  # resolved GGUF file or folder
+    served_model_names: tuple[str, ...]
+    max_model_len: int
+    backend: BackendName = "cpu"
+    num_threads: int = 1
+    seed: int | None = None  # default seed of requests that give none; None draws one a request
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class CacheSection:
+    """The paged KV cache."""
+
+    block_size: int = 16
+    num_blocks: int = 0
+    dtype: KVCacheDtype = "bf16"
+    enable_prefix_caching: bool = True
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class SchedulerSection:
+    """Limits of a step and of the queues."""
+
+    max_num_batched_tokens: int = 512  # token budget of one step
+    max_num_seqs: int = 64  # most requests running at once
+    max_model_len: int = 8192
+    max_num_waiting: int = 4096  # beyond this a request is refused with QueueFullError
+    long_prefill_token_threshold: int = 0  # most prompt tokens of one request a step; 0 = budget
+    enable_chunked_prefill: bool = True
+    policy: SchedulingPolicy = "fcfs"
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class ServerSection:
+    """The HTTP front end."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = ()
+    chat_template: str | None = None  # path of a Jinja file
+    root_path: str = ""
+    max_body_bytes: int = 16 * 1024 * 1024
+    shutdown_timeout_s: float = 30.0  # how long Ctrl-C waits for running requests
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class EngineConfig:
+    """Everything one engine needs, resolved and frozen."""
+
+    model: ModelSection
+    cache: CacheSection
+    scheduler: SchedulerSection
+    server: ServerSection = dataclasses.field(default_factory=ServerSection)
