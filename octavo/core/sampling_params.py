@@ -5,7 +5,6 @@ processor turns them into token ids.
 """
 
 import math
-from typing import Annotated
 
 import msgspec
 
@@ -65,7 +64,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
-    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=SEED_MAX)] | None = None
+    seed: int | None = None
     max_tokens: int | None = 16
     min_tokens: int = 0
     stop: list[str] | str | None = None
