@@ -157,7 +157,7 @@ class EngineReady(msgspec.Struct, array_like=True, tag="ready"):
 
 
 class EngineFailed(msgspec.Struct, array_like=True, tag="failed"):
-    """Core to client: loading failed or the engine died. error_type is a class name of errors.py."""
+    """Core to client: loading failed, or the engine died. error_type: a class name of errors.py."""
 
     error_type: str
     message: str

@@ -148,12 +148,14 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
                            f"give at most {MAX_LOGIT_BIAS}")
             for token_id, bias in self.logit_bias.items():
                 if token_id < 0 or not math.isfinite(bias) or not -100.0 <= bias <= 100.0:
-                    raise _bad("logit_bias", {token_id: bias}, "give ids >= 0 and values in [-100, 100]")
+                    raise _bad("logit_bias", {token_id: bias},
+                               "give ids >= 0 and values in [-100, 100]")
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise _bad("allowed_token_ids", [], "give at least one token id, or leave it out")
         if self.bad_words is not None:
             if len(self.bad_words) > MAX_BAD_WORDS:
-                raise _bad("bad_words", f"{len(self.bad_words)} words", f"give at most {MAX_BAD_WORDS}")
+                raise _bad("bad_words", f"{len(self.bad_words)} words",
+                           f"give at most {MAX_BAD_WORDS}")
             if any(not w for w in self.bad_words):
                 raise _bad("bad_words", "", "give non-empty strings")
 

@@ -55,7 +55,8 @@ class CachedRequestData:
     request_id: str
     num_computed_tokens: int
     new_block_ids: list[int]  # appended to its block table
-    replaced_blocks: tuple[tuple[int, int], ...] = ()  # (index in block table, new id): copy on write
+    # copy on write: (index in the block table, new block id)
+    replaced_blocks: tuple[tuple[int, int], ...] = ()
 
 
 @dataclasses.dataclass(slots=True, frozen=True)
