@@ -1,0 +1,51 @@
+# Two commands: `make serve` and `make test`. Everything else is a detail of these.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+MODEL ?= smollm2-135m
+ARGS ?=
+
+.PHONY: serve test test-full check install clean
+
+# The package is installed again only when its build inputs changed: the second start is quick.
+BUILD_INPUTS := pyproject.toml CMakeLists.txt $(shell find csrc -type f 2>/dev/null)
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Octavo needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.created $(BUILD_INPUTS)
+	@echo "installing octavo (builds the native module, under a minute)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@$(BIN)/python -m octavo.cli.main collect-env --native-only
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@touch $@
+
+install: $(VENV)/.installed
+
+serve: $(VENV)/.installed
+	@exec $(BIN)/octavo serve $(MODEL) $(ARGS)
+
+test: $(VENV)/.installed-test
+	@$(BIN)/octavo pull $(MODEL)
+	@$(BIN)/python -m pytest -m "not full" $(ARGS)
+
+test-full: $(VENV)/.installed-test
+	@$(BIN)/octavo pull $(MODEL)
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.installed-test
+	@$(BIN)/ruff check octavo tools tests
+	@$(BIN)/mypy
+	@$(BIN)/python -m tools.check_imports
+	@$(BIN)/python -m tools.check_sizes
+
+clean:
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache
