@@ -75,7 +75,8 @@ class EngineCoreOutput(msgspec.Struct, array_like=True, kw_only=True):
         finish_reason, stop_reason: set once, in the last message. stop_reason is the stop id
             (not EOS) that matched, or None.
         num_cached_tokens: prompt tokens found in the prefix cache, set with the first message.
-        error: one line for the user, with finish_reason ERROR.
+        error: one line for the user, with finish_reason ERROR. error_type: its class name in
+            errors.py, when the request was refused rather than failed.
         queued_s, prefill_s: durations of this request's phases, set with the first token.
     """
 
@@ -87,6 +88,7 @@ class EngineCoreOutput(msgspec.Struct, array_like=True, kw_only=True):
     stop_reason: int | None = None
     num_cached_tokens: int | None = None
     error: str | None = None
+    error_type: str | None = None
     queued_s: float | None = None
     prefill_s: float | None = None
 

@@ -88,10 +88,13 @@ class ModelRunnerOutput:
     logprobs: one entry a drawn token, for requests that asked.
     prompt_logprobs: for each request that asked, the entries of the prompt positions computed in
     this step (the token at position p + 1, scored by the row of position p).
+    failed: request id to one line for the user: nothing could be drawn for it (every token was
+    banned). Such a request is absent from sampled_token_ids and ends with FinishReason.ERROR.
     """
 
     step_id: int
     sampled_token_ids: dict[str, list[int]]
     logprobs: dict[str, list[TokenLogprobs]] = dataclasses.field(default_factory=dict)
     prompt_logprobs: dict[str, list[TokenLogprobs]] = dataclasses.field(default_factory=dict)
+    failed: dict[str, str] = dataclasses.field(default_factory=dict)
     num_native_calls: int = 0
