@@ -170,8 +170,9 @@ class Glu:
 class Linear:
     """outs[i] = x @ W[rows of part i].T + bias[rows of part i]; one output a part.
 
-    experts: None, or E: then W is [E * out, in], x lives in P rows, and row p uses the slice of its
-    pair's expert. An adapter's delta lands before any epilogue.
+    experts: None, or E: then x lives in P rows, the rows of each part are E slices in expert order
+    (part.rows = E * width of its output), and row p uses the slices of its pair's expert. An
+    adapter's delta lands before any epilogue.
     """
 
     x: ValueId
