@@ -19,6 +19,7 @@ from typing import Any
 import jinja2
 import jinja2.ext
 from jinja2 import meta, nodes
+from jinja2.optimizer import optimize
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -193,6 +194,8 @@ class _Compiled:
             self._names = meta.find_undeclared_variables(tree)
             self._content_format = _content_format(tree)
             self._marker = _Marker(control_tokens)
+            # Constant expressions first, so that a token spelled '<|' ~ 'user' ~ '|>' is one literal.
+            optimize(tree, environment)
             self._marker.mark_literals(tree)
             self._bos_eos = {
                 "bos_token": self._marker.mark(bos_token),
