@@ -98,3 +98,11 @@ class EngineDeadError(OctavoError):
     error_type = "service_unavailable_error"
     code = "engine_dead"
     retryable = True
+
+
+def error_of(class_name: str | None, message: str) -> OctavoError:
+    """The error a class name and a message on the wire stand for; OctavoError if unknown."""
+    found = globals().get(class_name or "", OctavoError)
+    if not (isinstance(found, type) and issubclass(found, OctavoError)):
+        found = OctavoError
+    return found(message)

@@ -20,14 +20,15 @@ _MODELS = _GRAPH | {"models", "weights"}
 _BACKENDS = _MODELS | {"backends", "_native"}
 _WORKER = _BACKENDS | _CORE
 _EXECUTOR = _WORKER | {"worker", "executor"}
-_ENGINE = _EXECUTOR | {"engine", "scheduler", "kvcache", "tokenizer", "grammar", "config_resolve"}
+_ENGINE = _EXECUTOR | {"engine", "scheduler", "kvcache", "tokenizer", "grammar", "config_resolve", "machine"}
 
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "env": {"errors"},
+    "machine": _BASE,
     "core": _BASE,
     "config": _BASE | {"core"},
-    "config_resolve": _CORE | {"env", "kvcache", "weights", "backends", "_native"},
+    "config_resolve": _CORE | {"env", "machine", "kvcache", "weights", "backends", "_native"},
     "kvcache": _CORE,
     "scheduler": _CORE | {"kvcache", "grammar"},
     "graph": _BASE,

@@ -12,6 +12,7 @@ from octavo.errors import InvalidRequestError
 
 MAX_N = 128
 MAX_STOP_STRINGS = 64
+MAX_STOP_TOKEN_IDS = 256
 MAX_LOGIT_BIAS = 4096
 MAX_BAD_WORDS = 1024
 MAX_TOP_LOGPROBS = 100
@@ -142,6 +143,9 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
                     raise _bad("stop", s, "give non-empty strings")
             if self.stop and not self.detokenize:
                 raise _bad("stop", self.stop, "stop strings need detokenize=true")
+        if self.stop_token_ids is not None and len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+            raise _bad("stop_token_ids", f"{len(self.stop_token_ids)} ids",
+                       f"give at most {MAX_STOP_TOKEN_IDS}")
         if self.logit_bias is not None:
             if len(self.logit_bias) > MAX_LOGIT_BIAS:
                 raise _bad("logit_bias", f"{len(self.logit_bias)} entries",

@@ -1,0 +1,241 @@
+"""Arguments + model facts + machine facts -> EngineConfig. One pass, pure; says what it chose.
+
+Reads no file, no environment and no clock: everything comes in as a value. Every default that
+depends on something is decided here and nowhere else.
+"""
+
+import dataclasses
+from typing import Literal
+
+from octavo.config import (
+    BackendName,
+    CacheSection,
+    EngineConfig,
+    KVCacheDtype,
+    ModelSection,
+    SchedulerSection,
+    SchedulingPolicy,
+    ServerSection,
+)
+from octavo.errors import ConfigError
+from octavo.kvcache.spec import KVCacheSpec
+from octavo.machine import MachineFacts
+from octavo.weights.model_config import ModelConfig
+
+GIB = 1 << 30
+# KV size default: enough for a chat server, small beside what else the machine does
+MAX_DEFAULT_KV_BYTES = 4 * GIB
+DEFAULT_KV_FRACTION = 0.25
+DEFAULT_MAX_NUM_SEQS = 64
+# one step of this many tokens takes about a second on two cores: other requests wait that long
+DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
+KV_TILE = 16  # tokens of a K tile; block_size is a multiple
+
+
+@dataclasses.dataclass(slots=True, frozen=True, kw_only=True)
+class EngineArgs:
+    """Engine arguments as the user gives them, with vLLM's names. None and "auto": decide."""
+
+    model: str
+    served_model_name: tuple[str, ...] = ()
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    max_num_waiting: int = 4096
+    long_prefill_token_threshold: int = 0
+    kv_cache_dtype: str = "auto"
+    kv_cache_memory_bytes: int | None = None
+    num_blocks: int | None = None
+    block_size: int = 16
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    scheduling_policy: str = "fcfs"
+    backend: str = "auto"
+    num_threads: int | None = None
+    seed: int | None = None
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class Resolution:
+    """The config, and one line for each choice made: what and why."""
+
+    config: EngineConfig
+    lines: tuple[str, ...]
+
+
+def resolve_config(args: EngineArgs, *, path: str, model: ModelConfig, machine: MachineFacts,
+                   server: ServerSection | None = None) -> Resolution:
+    """The config of one engine.
+
+    path: the resolved model file. Raises ConfigError naming argument, value and fix.
+    """
+    lines: list[str] = []
+    _check_counts(args)
+    backend = _backend(args, machine, lines)
+    threads = _threads(args, machine, lines)
+    dtype = _kv_dtype(args)
+    max_num_seqs = args.max_num_seqs or DEFAULT_MAX_NUM_SEQS
+    wanted_len = _wanted_len(args, model)
+    num_blocks = _num_blocks(args, model, machine, dtype=dtype, max_num_seqs=max_num_seqs,
+                             max_model_len=wanted_len, lines=lines)
+    max_model_len = _fit_len(args, wanted_len, num_blocks * args.block_size, lines)
+    budget = _budget(args, max_model_len, max_num_seqs, lines)
+    config = EngineConfig(
+        model=ModelSection(
+            path=path, served_model_names=args.served_model_name or (args.model,),
+            max_model_len=max_model_len, backend=backend, num_threads=threads, seed=args.seed,
+        ),
+        cache=CacheSection(
+            block_size=args.block_size, num_blocks=num_blocks, dtype=dtype,
+            enable_prefix_caching=args.enable_prefix_caching,
+        ),
+        scheduler=SchedulerSection(
+            max_num_batched_tokens=budget, max_num_seqs=max_num_seqs,
+            max_model_len=max_model_len, max_num_waiting=args.max_num_waiting,
+            long_prefill_token_threshold=args.long_prefill_token_threshold,
+            enable_chunked_prefill=args.enable_chunked_prefill, policy=_policy(args),
+        ),
+        server=server or ServerSection(),
+    )
+    return Resolution(config, tuple(lines))
+
+
+def _bad(name: str, value: object, fix: str) -> ConfigError:
+    return ConfigError(f"{name} is {value!r}: {fix}", param=name)
+
+
+def _check_counts(args: EngineArgs) -> None:
+    for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_waiting",
+                 "kv_cache_memory_bytes", "num_blocks", "num_threads"):
+        value = getattr(args, name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise _bad(name, value, "give a whole number of at least 1")
+    if args.long_prefill_token_threshold < 0:
+        raise _bad("long_prefill_token_threshold", args.long_prefill_token_threshold,
+                   "give 0 (off) or a positive count")
+    if args.block_size < KV_TILE or args.block_size % KV_TILE:
+        raise _bad("block_size", args.block_size, f"give a multiple of {KV_TILE}")
+    if args.kv_cache_memory_bytes is not None and args.num_blocks is not None:
+        raise _bad("num_blocks", args.num_blocks,
+                   "give either this or kv_cache_memory_bytes, not both")
+    if args.seed is not None and not 0 <= args.seed < 1 << 64:
+        raise _bad("seed", args.seed, "give 0 to 2**64 - 1")
+
+
+def _backend(args: EngineArgs, machine: MachineFacts, lines: list[str]) -> BackendName:
+    if args.backend == "auto":
+        if machine.has_native:
+            lines.append("backend cpu: the native module is built")
+            return "cpu"
+        lines.append("backend reference (NumPy, slow): the native module is not built; "
+                     "install a C++17 compiler and reinstall for speed")
+        return "reference"
+    if args.backend == "cpu":
+        if not machine.has_native:
+            raise _bad("backend", "cpu", "the native module is not built; install a C++17 "
+                       "compiler and reinstall, or use reference")
+        return "cpu"
+    if args.backend == "reference":
+        return "reference"
+    raise _bad("backend", args.backend, "give auto, cpu or reference")
+
+
+def _threads(args: EngineArgs, machine: MachineFacts, lines: list[str]) -> int:
+    if args.num_threads is not None:
+        if args.num_threads > 4 * machine.num_affinity_cpus:
+            raise _bad("num_threads", args.num_threads,
+                       f"this process may use {machine.num_affinity_cpus} CPUs")
+        return args.num_threads
+    # a second hyperthread of a core adds nothing to kernels that saturate it
+    choices = {"physical cores": machine.num_cores, "CPU affinity": machine.num_affinity_cpus}
+    if machine.cpu_quota is not None:
+        choices["cgroup quota"] = int(machine.cpu_quota)
+    threads = max(1, min(choices.values()))
+    why = min(choices, key=lambda name: choices[name])
+    lines.append(f"threads {threads}: {why}")
+    return threads
+
+
+def _kv_dtype(args: EngineArgs) -> KVCacheDtype:
+    match args.kv_cache_dtype:
+        case "auto" | "bf16" | "bfloat16":
+            return "bf16"
+        case "f32" | "float32":
+            return "f32"
+        case "int8":
+            return "int8"
+    raise _bad("kv_cache_dtype", args.kv_cache_dtype, "give auto, f32, bf16 or int8")
+
+
+def _policy(args: EngineArgs) -> SchedulingPolicy:
+    if args.scheduling_policy == "fcfs":
+        return "fcfs"
+    if args.scheduling_policy == "priority":
+        return "priority"
+    raise _bad("scheduling_policy", args.scheduling_policy, "give fcfs or priority")
+
+
+def _wanted_len(args: EngineArgs, model: ModelConfig) -> int:
+    longest = model.max_position_embeddings
+    if args.max_model_len is None:
+        return longest
+    if args.max_model_len > longest:
+        raise _bad("max_model_len", args.max_model_len,
+                   f"the model knows positions up to {longest}")
+    return args.max_model_len
+
+
+def _num_blocks(args: EngineArgs, model: ModelConfig, machine: MachineFacts, *,
+                dtype: KVCacheDtype, max_num_seqs: int, max_model_len: int,
+                lines: list[str]) -> int:
+    if args.num_blocks is not None:
+        return args.num_blocks
+    spec = KVCacheSpec(
+        num_layers=model.num_layers, num_kv_heads=model.num_kv_heads, head_dim=model.head_dim,
+        block_size=args.block_size, dtype=dtype,
+    )
+    if args.kv_cache_memory_bytes is not None:
+        return spec.num_blocks_for(args.kv_cache_memory_bytes)
+    enough = max_num_seqs * -(-max_model_len // args.block_size)
+    share = int(machine.available_bytes * DEFAULT_KV_FRACTION)
+    choices: dict[Literal["4 GiB", "25 % of free memory", "all that can be used"], int] = {
+        "4 GiB": MAX_DEFAULT_KV_BYTES,
+        "25 % of free memory": share,
+        "all that can be used": enough * spec.bytes_per_block,
+    }
+    why = min(choices, key=lambda name: choices[name])
+    num_blocks = spec.num_blocks_for(choices[why])
+    size = num_blocks * spec.bytes_per_block
+    lines.append(f"KV cache {size / GIB:.2f} GiB {dtype}, {num_blocks * args.block_size} tokens: "
+                 f"{why}")
+    return num_blocks
+
+
+def _fit_len(args: EngineArgs, wanted: int, capacity: int, lines: list[str]) -> int:
+    if wanted <= capacity:
+        return wanted
+    if args.max_model_len is not None:
+        raise _bad("max_model_len", wanted,
+                   f"the KV cache holds {capacity} tokens; give at most that, or more memory "
+                   "(kv_cache_memory_bytes)")
+    lines.append(f"max_model_len {capacity} instead of the model's {wanted}: the KV cache holds "
+                 "no more")
+    return capacity
+
+
+def _budget(args: EngineArgs, max_model_len: int, max_num_seqs: int, lines: list[str]) -> int:
+    budget = args.max_num_batched_tokens
+    if args.enable_chunked_prefill:
+        chosen = budget or max(DEFAULT_MAX_NUM_BATCHED_TOKENS, max_num_seqs)
+    elif budget is None:
+        chosen = max(DEFAULT_MAX_NUM_BATCHED_TOKENS, max_num_seqs, max_model_len)
+        lines.append(f"max_num_batched_tokens {chosen}: prompts are not chunked")
+    elif budget < max_model_len:
+        raise _bad("max_num_batched_tokens", budget,
+                   f"without chunked prefill a prompt of max_model_len={max_model_len} must fit "
+                   "one step")
+    else:
+        chosen = budget
+    return chosen

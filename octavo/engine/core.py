@@ -1,0 +1,165 @@
+"""EngineCore: the loop body. Scheduler decides, executor computes, scheduler learns.
+
+Receives its collaborators. Knows no model, no text, no process and no socket; clients
+(core_client.py, core_process.py) call step() and carry the outputs.
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from octavo.core.messages import (
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    FinishReason,
+    SchedulerStats,
+)
+from octavo.core.step import ModelRunnerOutput, SchedulerOutput
+from octavo.errors import EngineDeadError, OctavoError
+from octavo.executor.seam import Executor
+
+logger = logging.getLogger(__name__)
+
+# a scheduler that has requests but schedules nothing this often is broken, not waiting
+MAX_IDLE_STEPS = 1000
+
+
+class SchedulerLike(Protocol):
+    """What the core needs of the scheduler (octavo/scheduler/scheduler.py)."""
+
+    def add_request(self, request: EngineCoreRequest) -> None: ...
+    def abort_requests(self, request_ids: Sequence[str]) -> object: ...
+    def schedule(self) -> SchedulerOutput: ...
+    def update_from_output(
+        self, so: SchedulerOutput, mro: ModelRunnerOutput
+    ) -> EngineCoreOutputs: ...
+    def has_requests(self) -> bool: ...
+    def stats(self) -> SchedulerStats: ...
+    def reset_prefix_cache(self) -> object: ...
+
+
+class EngineCore:
+    """One engine. One caller at a time.
+
+    After a step has failed, the core is dead: `dead` says why, its requests are gone, and every
+    further call raises it.
+    """
+
+    def __init__(self, scheduler: SchedulerLike, executor: Executor) -> None:
+        self._scheduler = scheduler
+        self._executor = executor
+        self._request_ids: set[str] = set()
+        self._refused: list[EngineCoreOutput] = []
+        self._num_native_calls = 0
+        self._step_time_s = 0.0
+        self._idle_steps = 0
+        self.dead: EngineDeadError | None = None
+
+    def add(self, requests: Sequence[EngineCoreRequest]) -> None:
+        """Queues requests. One that the scheduler refuses ends with an error in the next step's
+        outputs; when sample 0 of a group is refused, so are the samples forked from it."""
+        self._raise_if_dead()
+        refused: dict[str, OctavoError] = {}
+        for request in requests:
+            error = refused.get(request.fork_of or "")
+            if error is None:
+                try:
+                    self._scheduler.add_request(request)
+                except OctavoError as raised:
+                    error = raised
+            if error is None:
+                self._request_ids.add(request.request_id)
+                continue
+            refused[request.request_id] = error
+            self._refused.append(EngineCoreOutput(
+                request_id=request.request_id, new_token_ids=[],
+                finish_reason=FinishReason.ERROR, error=error.message,
+                error_type=type(error).__name__,
+            ))
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Forgets requests. Unknown ids are ignored."""
+        self._raise_if_dead()
+        known = [r for r in request_ids if r in self._request_ids]
+        if known:
+            self._scheduler.abort_requests(known)
+            self._request_ids.difference_update(known)
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether step() has something to do."""
+        return bool(self._refused) or self._scheduler.has_requests()
+
+    @property
+    def num_requests(self) -> int:
+        """Requests added and neither finished nor aborted."""
+        return len(self._request_ids)
+
+    def step(self) -> EngineCoreOutputs:
+        """Runs one step and returns its news, with stats. Raises EngineDeadError if it fails."""
+        self._raise_if_dead()
+        started = time.perf_counter()
+        try:
+            outputs, worked = self._step()
+        except Exception as error:
+            raise self._die(error) from error
+        if worked:
+            self._step_time_s = time.perf_counter() - started
+        for output in outputs.outputs:
+            if output.finish_reason is not None:
+                self._request_ids.discard(output.request_id)
+        if self._refused:
+            outputs.outputs.extend(self._refused)
+            self._refused = []
+        outputs.stats = self.stats()
+        return outputs
+
+    def _step(self) -> tuple[EngineCoreOutputs, bool]:
+        if not self._scheduler.has_requests():
+            return EngineCoreOutputs([]), False
+        so = self._scheduler.schedule()
+        worked = bool(so.num_scheduled_tokens)
+        self._idle_steps = 0 if worked else self._idle_steps + 1
+        assert self._idle_steps < MAX_IDLE_STEPS, (
+            f"nothing was scheduled for {MAX_IDLE_STEPS} steps with "
+            f"{len(self._request_ids)} requests"
+        )
+        mro = self._executor.collect(self._executor.submit(so))
+        self._num_native_calls += mro.num_native_calls
+        return self._scheduler.update_from_output(so, mro), worked
+
+    def _die(self, error: Exception) -> EngineDeadError:
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        self.dead = EngineDeadError(
+            f"the engine failed in a step and has stopped; {len(self._request_ids)} requests were "
+            f"lost ({' '.join(reason.split())})"
+        )
+        logger.error("engine step failed", exc_info=error)
+        self._request_ids.clear()
+        return self.dead
+
+    def _raise_if_dead(self) -> None:
+        if self.dead is not None:
+            raise EngineDeadError(self.dead.message)
+
+    def reset_prefix_cache(self) -> None:
+        """Drops every cached block no request holds."""
+        self._raise_if_dead()
+        self._scheduler.reset_prefix_cache()
+
+    def stats(self) -> SchedulerStats:
+        """Counters and gauges after the last step."""
+        stats = self._scheduler.stats()
+        stats.num_native_calls = self._num_native_calls
+        stats.step_time_s = self._step_time_s
+        return stats
+
+    def describe(self) -> Mapping[str, str]:
+        """Facts about the executor, for people."""
+        return self._executor.describe()
+
+    def shutdown(self) -> None:
+        """Frees the model. Idempotent."""
+        self._executor.shutdown()

@@ -1,0 +1,100 @@
+"""Puts an engine together: EngineArgs -> EngineConfig -> EngineCore. The composition root.
+
+Everything here runs once, at load.
+"""
+
+import dataclasses
+import hashlib
+import importlib.util
+import os
+import time
+from pathlib import Path
+
+from octavo.config import EngineConfig, ServerSection
+from octavo.config_resolve import EngineArgs, Resolution, resolve_config
+from octavo.core.messages import EngineReady
+from octavo.engine.core import EngineCore
+from octavo.engine.input_processor import InputLimits
+from octavo.executor.inproc import InprocExecutor
+from octavo.kvcache.manager import KVCacheManager
+from octavo.machine import machine_facts
+from octavo.scheduler.scheduler import Scheduler
+from octavo.tokenizer.chat_template import ChatTemplate
+from octavo.tokenizer.loading import load_chat_template, load_tokenizer
+from octavo.tokenizer.tokenizer import Tokenizer
+from octavo.weights.hub import resolve
+from octavo.weights.model_config import ModelConfig
+from octavo.weights.model_file import open_model
+from octavo.worker.worker import Worker
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class FrontEndParts:
+    """What the front end needs of a model file."""
+
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+    model: ModelConfig
+    eos_token_ids: tuple[int, ...]
+
+    def limits(self, config: EngineConfig) -> InputLimits:
+        return InputLimits(
+            max_model_len=config.model.max_model_len,
+            max_kv_tokens=config.cache.num_blocks * config.cache.block_size,
+            vocab_size=self.model.vocab_size, default_seed=config.model.seed,
+        )
+
+
+def resolve_args(args: EngineArgs, *, server: ServerSection | None = None) -> Resolution:
+    """Finds (or downloads) the model, looks at it and at the machine, and resolves the config.
+
+    Raises ModelNotFoundError, ModelLoadError, UnsupportedModelError, ConfigError.
+    """
+    path = resolve(args.model)
+    with open_model(path) as model_file:
+        model = model_file.config
+    if not args.served_model_name:
+        args = dataclasses.replace(args, served_model_name=(served_name(args.model, path),))
+    has_native = importlib.util.find_spec("octavo._native") is not None
+    return resolve_config(args, path=str(path), model=model,
+                          machine=machine_facts(has_native=has_native), server=server)
+
+
+def served_name(model: str, path: Path) -> str:
+    """The name a model is served under by default: a file's stem, a folder's or alias's name."""
+    if os.path.exists(os.path.expanduser(model)):
+        return path.name.removesuffix(".gguf")
+    return model
+
+
+def load_front_end(config: EngineConfig, *, chat_template: str | None = None) -> FrontEndParts:
+    """Tokenizer, chat template and shape of the config's model."""
+    with open_model(config.model.path) as model_file:
+        tokenizer = load_tokenizer(model_file)
+        template = load_chat_template(model_file, tokenizer, path=chat_template)
+        model = model_file.config
+    eos = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *model.eos_token_ids)))
+    return FrontEndParts(tokenizer, template, model, eos)
+
+
+def build_core(config: EngineConfig) -> tuple[EngineCore, EngineReady]:
+    """Loads the model and joins it with a scheduler."""
+    started = time.perf_counter()
+    worker = Worker.load(config)
+    manager = KVCacheManager(config.cache, _namespace(config))
+    core = EngineCore(Scheduler(config.scheduler, manager), InprocExecutor(worker))
+    return core, EngineReady(
+        max_model_len=config.model.max_model_len,
+        max_kv_tokens=config.cache.num_blocks * config.cache.block_size,
+        vocab_size=worker.vocab_size, block_size=config.cache.block_size,
+        num_blocks=config.cache.num_blocks, max_num_seqs=config.scheduler.max_num_seqs,
+        backend=config.model.backend, load_seconds=time.perf_counter() - started,
+    )
+
+
+def _namespace(config: EngineConfig) -> bytes:
+    """Names the weights, for block hashes: the file as it is now."""
+    path = Path(config.model.path)
+    stat = path.stat()
+    text = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{config.model.backend}"
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

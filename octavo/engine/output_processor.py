@@ -1,0 +1,329 @@
+"""OutputProcessor: EngineCoreOutputs -> RequestOutputs. Text, stop strings, logprobs, merging.
+
+Stop strings are found here, because only here is there text: the sample ends for the caller at
+once and its id goes back to be aborted in the core. Knows no scheduler and no transport.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable
+
+from octavo.core.messages import (
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    FinishReason,
+    TokenLogprobs,
+)
+from octavo.engine.input_processor import PreparedRequest
+from octavo.engine.metrics import FinishedRequest, FrontEndMetrics
+from octavo.engine.outputs import (
+    CompletionOutput,
+    Logprob,
+    OutputKind,
+    RequestMetrics,
+    RequestOutput,
+    TokenLogprobDict,
+)
+from octavo.errors import OctavoError, error_of
+from octavo.tokenizer.detokenizer import IncrementalDetokenizer
+from octavo.tokenizer.stop_strings import StopStringMatcher
+from octavo.tokenizer.tokenizer import Tokenizer
+
+Sink = Callable[[RequestOutput | OctavoError], None]
+
+
+class OutputProcessor:
+    """All requests of one front end. One caller at a time."""
+
+    def __init__(self, tokenizer: Tokenizer, metrics: FrontEndMetrics) -> None:
+        self._tokenizer = tokenizer
+        self._metrics = metrics
+        self._groups: dict[str, _Group] = {}
+        self._samples: dict[str, _Sample] = {}  # by core request id
+
+    @property
+    def num_requests(self) -> int:
+        """User requests that have not finished."""
+        return len(self._groups)
+
+    @property
+    def num_samples(self) -> int:
+        """Core requests that have not finished."""
+        return len(self._samples)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._groups
+
+    def add(self, prepared: PreparedRequest, *, kind: OutputKind, sink: Sink) -> None:
+        """Registers a request; its outputs, or the error that ended it, go to `sink`."""
+        assert prepared.request_id not in self._groups
+        group = _Group(prepared, kind, sink, self._tokenizer)
+        self._groups[prepared.request_id] = group
+        for sample in group.samples:
+            self._samples[sample.core_id] = sample
+
+    def process(self, outputs: EngineCoreOutputs) -> list[str]:
+        """Delivers one step's news; returns the core ids to abort (their stop string came)."""
+        now = time.monotonic()
+        aborts: list[str] = []
+        touched: dict[str, _Group] = {}
+        num_tokens = 0
+        for news in outputs.outputs:
+            sample = self._samples.get(news.request_id)
+            if sample is None:
+                continue  # aborted here; the core had not heard yet
+            group = sample.group
+            if news.finish_reason == FinishReason.ERROR:
+                aborts += self._fail(group, error_of(news.error_type, news.error or "failed"),
+                                     but=news.request_id)
+                touched.pop(group.request_id, None)
+                continue
+            num_tokens += len(news.new_token_ids)
+            self._observe_tokens(sample, news, now)
+            sample.take(news)
+            if sample.finish_reason is not None:
+                self._samples.pop(news.request_id)
+                if news.finish_reason is None:
+                    aborts.append(news.request_id)
+            touched[group.request_id] = group
+        for group in touched.values():
+            self._deliver(group, now)
+        self._metrics.observe_step(num_tokens)
+        return aborts
+
+    def _observe_tokens(self, sample: "_Sample", news: EngineCoreOutput, now: float) -> None:
+        group = sample.group
+        times = group.metrics
+        if news.num_cached_tokens is not None and sample.index == 0:
+            group.num_cached_tokens = news.num_cached_tokens
+        if news.queued_s is not None and times.queued_s is None:
+            times.queued_s = news.queued_s
+        if news.prefill_s is not None and times.prefill_s is None:
+            times.prefill_s = news.prefill_s
+        if not news.new_token_ids:
+            return
+        if times.first_token_time is None:
+            times.first_token_time = now
+            self._metrics.observe_first_token(now - times.arrival_time)
+        elif sample.last_token_time is not None:
+            self._metrics.observe_inter_token(now - sample.last_token_time)
+        sample.last_token_time = times.last_token_time = now
+
+    def _deliver(self, group: "_Group", now: float) -> None:
+        finished = group.finished
+        if finished:
+            del self._groups[group.request_id]
+            group.metrics.finished_time = now
+            self._metrics.observe_finished(group.summary(now))
+        if finished or group.kind != "final":
+            output = group.output()
+            if output is not None:
+                group.sink(output)
+
+    def abort(self, request_ids: Iterable[str], *, silent: bool = False) -> list[str]:
+        """Ends requests at once with finish_reason "abort"; returns the core ids to abort."""
+        now = time.monotonic()
+        core_ids: list[str] = []
+        for request_id in request_ids:
+            group = self._groups.get(request_id)
+            if group is None:
+                continue
+            for sample in group.samples:
+                if self._samples.pop(sample.core_id, None) is not None:
+                    core_ids.append(sample.core_id)
+                    sample.finish_reason = FinishReason.ABORT
+            if silent:
+                group.sink = _ignore
+            self._deliver(group, now)
+        return core_ids
+
+    def fail_all(self, error: OctavoError) -> None:
+        """The engine is gone: every request ends with this error."""
+        for group in list(self._groups.values()):
+            self._fail(group, error)
+
+    def _fail(self, group: "_Group", error: OctavoError, *, but: str | None = None) -> list[str]:
+        self._groups.pop(group.request_id, None)
+        core_ids = []
+        for sample in group.samples:
+            if self._samples.pop(sample.core_id, None) is not None and sample.core_id != but:
+                core_ids.append(sample.core_id)
+            sample.finish_reason = sample.finish_reason or FinishReason.ERROR
+        self._metrics.observe_finished(group.summary(time.monotonic()))
+        group.sink(error)
+        return core_ids
+
+
+def _ignore(_: RequestOutput | OctavoError) -> None:
+    """The sink of a caller that has left."""
+
+
+class _Group:
+    """One user request: its samples, and what they share."""
+
+    def __init__(self, prepared: PreparedRequest, kind: OutputKind, sink: Sink,
+                 tokenizer: Tokenizer) -> None:
+        self.request_id = prepared.request_id
+        self.prepared = prepared
+        self.kind = kind
+        self.sink = sink
+        self.tokenizer = tokenizer
+        self.num_cached_tokens = 0
+        self.prompt_logprobs: list[TokenLogprobDict | None] | None = None
+        self._prompt_logprobs_sent = False
+        self.metrics = RequestMetrics(prepared.core_requests[0].arrival_time_s)
+        self.samples = [_Sample(self, r.request_id, r.sample_index)
+                        for r in prepared.core_requests]
+
+    @property
+    def finished(self) -> bool:
+        return all(s.finish_reason is not None for s in self.samples)
+
+    def set_prompt_logprobs(self, entries: list[TokenLogprobs]) -> None:
+        decoded = [_logprob_dict(e, self.tokenizer) for e in entries]
+        # nothing comes before the first prompt token, so it has no probability
+        self.prompt_logprobs = [None, *decoded]
+
+    def output(self) -> RequestOutput | None:
+        """What to tell the caller now; None if there is no news (a delta)."""
+        delta = self.kind == "delta"
+        parts = [s.completion(delta) for s in self.samples if not delta or s.has_news]
+        if not parts and not self.finished:
+            return None
+        prompt_logprobs = self.prompt_logprobs
+        if delta and self._prompt_logprobs_sent:
+            prompt_logprobs = None
+        self._prompt_logprobs_sent = self._prompt_logprobs_sent or prompt_logprobs is not None
+        return RequestOutput(
+            self.request_id, self.prepared.prompt, self.prepared.prompt_token_ids, parts,
+            finished=self.finished, num_cached_tokens=self.num_cached_tokens,
+            prompt_logprobs=prompt_logprobs, metrics=self.metrics,
+        )
+
+    def summary(self, now: float) -> FinishedRequest:
+        params = self.prepared.params
+        return FinishedRequest(
+            reasons=[str(s.finish_reason or FinishReason.ERROR) for s in self.samples],
+            num_prompt_tokens=len(self.prepared.prompt_token_ids),
+            num_generation_tokens=sum(len(s.token_ids) for s in self.samples),
+            n=params.n, max_tokens=self.prepared.core_requests[0].max_tokens,
+            e2e_s=now - self.metrics.arrival_time, queued_s=self.metrics.queued_s,
+            prefill_s=self.metrics.prefill_s,
+            decode_s=None if self.metrics.first_token_time is None
+            else (self.metrics.last_token_time or now) - self.metrics.first_token_time,
+        )
+
+
+class _Sample:
+    """One sample: its text so far and what of it has been delivered."""
+
+    def __init__(self, group: _Group, core_id: str, index: int) -> None:
+        params = group.prepared.params
+        self.group = group
+        self.core_id = core_id
+        self.index = index
+        self.token_ids: list[int] = []
+        self.text = ""
+        self.logprobs: list[TokenLogprobDict] | None = None if params.logprobs is None else []
+        self.cumulative_logprob: float | None = None if params.logprobs is None else 0.0
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: str | int | None = None
+        self.last_token_time: float | None = None
+        self._detokenizer: IncrementalDetokenizer | None = None
+        if params.detokenize:
+            self._detokenizer = IncrementalDetokenizer(
+                group.tokenizer, group.prepared.prompt_token_ids,
+                skip_special_tokens=params.skip_special_tokens)
+        self._matcher: StopStringMatcher | None = None
+        if params.stop:
+            self._matcher = StopStringMatcher(
+                params.stop, include_stop=params.include_stop_str_in_output)
+        self._sent_text = self._sent_tokens = 0
+        self._told_finish = False
+
+    def take(self, news: EngineCoreOutput) -> None:
+        """Adds the tokens of one step, up to a stop string if one is completed."""
+        if news.prompt_logprobs is not None and self.group.prompt_logprobs is None:
+            self.group.set_prompt_logprobs(news.prompt_logprobs)
+        stopped = news.finish_reason == FinishReason.STOP
+        last = len(news.new_token_ids) - 1
+        for i, token_id in enumerate(news.new_token_ids):
+            self.token_ids.append(token_id)
+            if self.logprobs is not None and news.logprobs is not None:
+                self._add_logprobs(news.logprobs[i])
+            # EOS or a stop id ends the text; it is not part of it unless asked for
+            silent = stopped and i == last and not self._shows_stop_token(news)
+            if not silent and self._add_text(token_id):
+                return
+        if news.finish_reason is not None:
+            self._finish(news)
+
+    def _shows_stop_token(self, news: EngineCoreOutput) -> bool:
+        params = self.group.prepared.params
+        return params.include_stop_str_in_output and news.stop_reason is not None
+
+    def _add_logprobs(self, entry: TokenLogprobs) -> None:
+        assert self.logprobs is not None and self.cumulative_logprob is not None
+        self.logprobs.append(_logprob_dict(entry, self.group.tokenizer))
+        self.cumulative_logprob += entry.logprob
+
+    def _add_text(self, token_id: int) -> bool:
+        """Decodes one token; True if a stop string ended the sample."""
+        if self._detokenizer is None:
+            return False
+        piece = self._detokenizer.push((token_id,))
+        # text of the first min_tokens - 1 tokens cannot stop the sample, not even in part
+        if self._matcher is None or len(self.token_ids) < self.group.prepared.params.min_tokens:
+            self.text += piece
+            return False
+        emitted, matched = self._matcher.feed(piece)
+        self.text += emitted
+        return self._stop_at(matched)
+
+    def _stop_at(self, matched: str | None) -> bool:
+        if matched is None:
+            return False
+        self.finish_reason = FinishReason.STOP
+        self.stop_reason = matched
+        return True
+
+    def _finish(self, news: EngineCoreOutput) -> None:
+        if self._detokenizer is not None:
+            rest = self._detokenizer.flush()
+            if self._matcher is None:
+                self.text += rest
+            else:
+                for emitted, matched in (self._matcher.feed(rest), self._matcher.flush()):
+                    self.text += emitted
+                    if self._stop_at(matched):
+                        return
+        self.finish_reason = news.finish_reason
+        self.stop_reason = news.stop_reason
+
+    @property
+    def has_news(self) -> bool:
+        return (len(self.token_ids) > self._sent_tokens or len(self.text) > self._sent_text
+                or (self.finish_reason is not None and not self._told_finish))
+
+    def completion(self, delta: bool) -> CompletionOutput:
+        """This sample as a delta since the last call, or whole."""
+        text_from, tokens_from = (self._sent_text, self._sent_tokens) if delta else (0, 0)
+        self._sent_text, self._sent_tokens = len(self.text), len(self.token_ids)
+        self._told_finish = self.finish_reason is not None
+        return CompletionOutput(
+            index=self.index, text=self.text[text_from:], token_ids=self.token_ids[tokens_from:],
+            logprobs=None if self.logprobs is None else self.logprobs[tokens_from:],
+            cumulative_logprob=self.cumulative_logprob,
+            finish_reason=None if self.finish_reason is None else str(self.finish_reason),
+            stop_reason=self.stop_reason, seed=self.group.prepared.seed,
+        )
+
+
+def _logprob_dict(entry: TokenLogprobs, tokenizer: Tokenizer) -> TokenLogprobDict:
+    """The token itself first, then the alternatives."""
+    text = tokenizer.id_to_token_text
+    found = {entry.token_id: Logprob(entry.logprob, entry.rank, text(entry.token_id))}
+    for rank, (token_id, logprob) in enumerate(zip(entry.top_ids, entry.top_logprobs), start=1):
+        if token_id not in found:
+            found[token_id] = Logprob(logprob, rank, text(token_id))
+    return found

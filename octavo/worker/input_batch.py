@@ -1,0 +1,128 @@
+"""InputBatch: gathers the StepArrays of one step from RequestStates, vectorized.
+
+    rows of the step:  |-- request 0 --|- 1 -|--- 2 ---|     T rows, query_start_loc at the bars
+    logits rows:        prompt positions to score, then the last row if the request draws
+
+Knows NumPy arrays only: no backend, no scheduler object beyond the counts it is given.
+"""
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.graph.step_arrays import StepArrays
+from octavo.worker.request_states import RequestStates
+from octavo.worker.sampling.gather import fill_draw_rows, fill_score_rows
+
+I64 = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class StepRows:
+    """Where each request's results are among the R logits rows.
+
+    draw_rows[i] is the row that draws for the request in state row draw_states[i];
+    score_rows: (state row, its rows in prompt order).
+    """
+
+    draw_rows: I64
+    draw_states: I64
+    score_rows: tuple[tuple[int, I64], ...] = ()
+
+
+class InputBatch:
+    """Owns the gathering; the arrays are the caller's."""
+
+    def __init__(self, arrays: StepArrays, *, block_size: int) -> None:
+        self._arrays = arrays
+        self._block_size = block_size
+        self._iota: npt.NDArray[np.int32] = np.arange(arrays.limits.max_tokens, dtype=np.int32)
+
+    def fill(self, states: RequestStates, rows: I64, num_scheduled: I64) -> StepRows:
+        """Fills the arrays for the requests of state `rows`, [S], running `num_scheduled` tokens.
+
+        states.num_computed must be this step's start positions.
+        """
+        a = self._arrays
+        num_seqs, num_tokens = len(rows), int(num_scheduled.sum())
+        a.num_seqs, a.num_tokens = num_seqs, num_tokens
+        starts = a.query_start_loc[: num_seqs + 1]
+        starts[0] = 0
+        np.cumsum(num_scheduled, out=starts[1:])
+        computed = states.num_computed[rows]
+        ends = computed + num_scheduled.astype(np.int32)
+        a.context_len[:num_seqs] = ends
+        if num_tokens == num_seqs:  # decode only
+            token_rows = rows
+            positions = computed
+        else:
+            token_rows = np.repeat(rows, num_scheduled)
+            positions = self._iota[:num_tokens] + np.repeat(computed - starts[:-1], num_scheduled)
+        a.positions[:num_tokens] = positions
+        a.token_ids[:num_tokens] = states.token_ids[token_rows, positions]
+        self._fill_blocks(states, rows, token_rows, positions, int(ends.max()))
+        return self._fill_rows(states, rows, starts, computed, ends)
+
+    def _fill_blocks(self, states: RequestStates, rows: I64, token_rows: I64,
+                     positions: npt.NDArray[np.int32], max_context: int) -> None:
+        a, bs = self._arrays, self._block_size
+        max_blocks = -(-max_context // bs)
+        a.block_tables[0, : len(rows), :max_blocks] = states.block_table[rows, :max_blocks]
+        block, offset = np.divmod(positions, np.int32(bs))
+        slots = states.block_table[token_rows, block] * np.int32(bs) + offset
+        a.slot_mapping[0, : len(positions)] = slots
+
+    def _fill_rows(self, states: RequestStates, rows: I64, starts: npt.NDArray[np.int32],
+                   computed: npt.NDArray[np.int32], ends: npt.NDArray[np.int32]) -> StepRows:
+        a = self._arrays
+        draws = np.flatnonzero(ends == states.num_tokens[rows])
+        scores = np.flatnonzero(
+            (states.num_prompt_logprobs[rows] > -2) & (computed < states.num_prompt[rows] - 1)
+        )
+        if not len(scores):
+            num_rows = len(draws)
+            a.num_rows = num_rows
+            a.logits_indices[:num_rows] = starts[1:][draws] - 1
+            draw_rows = np.arange(num_rows)
+            fill_draw_rows(a.sampling, states, draw_rows=draw_rows, state_rows=rows[draws],
+                           num_rows=num_rows)
+            return StepRows(draw_rows, rows[draws])
+        return self._fill_mixed_rows(states, rows, starts, computed, ends, set(draws.tolist()),
+                                     set(scores.tolist()))
+
+    def _fill_mixed_rows(self, states: RequestStates, rows: I64,
+                         starts: npt.NDArray[np.int32], computed: npt.NDArray[np.int32],
+                         ends: npt.NDArray[np.int32], draws: set[int],
+                         scores: set[int]) -> StepRows:
+        a = self._arrays
+        draw_rows: list[int] = []
+        draw_states: list[int] = []
+        score_rows: list[tuple[int, I64]] = []
+        num_rows = 0
+        for i, row in enumerate(rows.tolist()):
+            first = int(starts[i])
+            if i in scores:
+                # the row of position p scores the prompt token at p + 1
+                begin = int(computed[i])
+                count = min(int(ends[i]), int(states.num_prompt[row]) - 1) - begin
+                a.logits_indices[num_rows : num_rows + count] = np.arange(first, first + count)
+                score_rows.append((row, np.arange(num_rows, num_rows + count)))
+                num_rows += count
+            if i in draws:
+                a.logits_indices[num_rows] = int(starts[i + 1]) - 1
+                draw_rows.append(num_rows)
+                draw_states.append(row)
+                num_rows += 1
+        a.num_rows = num_rows
+        result = StepRows(np.asarray(draw_rows, np.int64), np.asarray(draw_states, np.int64),
+                          tuple(score_rows))
+        fill_draw_rows(a.sampling, states, draw_rows=result.draw_rows,
+                       state_rows=result.draw_states, num_rows=num_rows)
+        for row, r in score_rows:
+            positions = a.positions[a.logits_indices[r]]
+            fill_score_rows(
+                a.sampling, rows=r, target_ids=states.token_ids[row, positions + 1],
+                num_logprobs=np.full(len(r), states.num_prompt_logprobs[row], np.int32),
+            )
+        return result

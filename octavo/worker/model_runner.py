@@ -1,0 +1,103 @@
+"""ModelRunner: SchedulerOutput in, one native call, ModelRunnerOutput out.
+
+Keeps request states in step with the scheduler's decisions. It decides nothing itself, never
+imports the scheduler, and knows a model only as a LoadedModel.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.backends.seam import LoadedModel
+from octavo.core.messages import TokenLogprobs
+from octavo.core.step import ModelRunnerOutput, SchedulerOutput
+from octavo.graph.step_arrays import StepArrays, StepLimits, StepOutputs
+from octavo.worker.input_batch import InputBatch, StepRows
+from octavo.worker.request_states import RequestStates
+from octavo.worker.sampling.logprobs import row_logprobs, rows_logprobs
+
+NOTHING_TO_DRAW = (
+    "no token can be drawn: allowed_token_ids, logit_bias, bad_words and min_tokens together "
+    "ban every token"
+)
+
+
+class ModelRunner:
+    """One loaded model and the requests running on it. One caller at a time."""
+
+    def __init__(self, model: LoadedModel, limits: StepLimits, *, block_size: int,
+                 max_model_len: int) -> None:
+        self._model = model
+        self._arrays = StepArrays(limits)
+        self._batch = InputBatch(self._arrays, block_size=block_size)
+        self._states = RequestStates(
+            max_num_seqs=limits.max_seqs, max_model_len=max_model_len,
+            max_blocks_per_seq=limits.max_blocks_per_seq, vocab_size=limits.vocab_size,
+        )
+
+    def execute(self, so: SchedulerOutput) -> ModelRunnerOutput:
+        """Runs one step. KV copies happen before the step's first write."""
+        for request_id in so.finished_request_ids:
+            self._states.remove(request_id)
+        copies = so.transfer_plan.copies
+        if copies:
+            self._model.copy_slots(
+                [(c.src_block_id, c.dst_block_id, c.num_slots) for c in copies]
+            )
+        self._apply(so)
+        if not so.num_scheduled_tokens:
+            return ModelRunnerOutput(step_id=so.step_id, sampled_token_ids={})
+        rows, num_scheduled = self._step_rows(so.num_scheduled_tokens)
+        step_rows = self._batch.fill(self._states, rows, num_scheduled)
+        outputs = self._model.step(self._arrays)
+        result = self._collect(so.step_id, step_rows, outputs)
+        self._states.num_computed[rows] += num_scheduled.astype(np.int32)
+        return result
+
+    def _apply(self, so: SchedulerOutput) -> None:
+        states = self._states
+        for new in so.new_requests:
+            states.add(new)
+        if so.cached_requests:
+            rows = [states.update(c) for c in so.cached_requests]
+            states.num_computed[rows] = [c.num_computed_tokens for c in so.cached_requests]
+
+    def _step_rows(
+        self, scheduled: dict[str, int]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        n, row_of = len(scheduled), self._states.row_of
+        rows = np.fromiter((row_of[r] for r in scheduled), np.int64, n)
+        return rows, np.fromiter(scheduled.values(), np.int64, n)
+
+    def _collect(self, step_id: int, step_rows: StepRows,
+                 outputs: StepOutputs) -> ModelRunnerOutput:
+        states = self._states
+        sampled: dict[str, list[int]] = {}
+        logprobs: dict[str, list[TokenLogprobs]] = {}
+        failed: dict[str, str] = {}
+        tokens = outputs.sampled[step_rows.draw_rows].tolist()
+        wanted = states.num_logprobs[step_rows.draw_states].tolist()
+        state_rows = step_rows.draw_states.tolist()
+        draw_rows = step_rows.draw_rows.tolist()
+        for i, token_id in enumerate(tokens):
+            row = state_rows[i]
+            request_id = states.ids[row]
+            if token_id < 0:
+                failed[request_id] = NOTHING_TO_DRAW
+                continue
+            states.append_token(row, token_id)
+            sampled[request_id] = [token_id]
+            if wanted[i] >= 0:
+                logprobs[request_id] = [row_logprobs(outputs, draw_rows[i], wanted[i])]
+        prompt_logprobs = {
+            states.ids[row]: rows_logprobs(outputs, r, int(states.num_prompt_logprobs[row]))
+            for row, r in step_rows.score_rows
+        }
+        return ModelRunnerOutput(
+            step_id=step_id, sampled_token_ids=sampled, logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs, failed=failed,
+            num_native_calls=outputs.num_native_calls,
+        )
+
+    def close(self) -> None:
+        """Frees the model. Idempotent."""
+        self._model.close()
