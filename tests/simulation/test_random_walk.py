@@ -1,0 +1,151 @@
+"""Random walks over scheduler and KV: every invariant after every step, every output as if alone."""
+
+import random
+
+import pytest
+
+from octavo.config import SchedulerSection
+from octavo.core.sampling_params import SamplingParams
+from octavo.errors import ContextLengthError, QueueFullError, RequestTooLargeError
+from octavo.testing.invariants import check_idle
+from tests.simulation.harness import EOS, Harness, make_request, random_prompt
+
+STEPS_PER_WALK = 500
+NUM_WALKS = 20
+NUM_WALKS_FULL = 200
+
+
+class Walk:
+    """One random configuration, and random events on it."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        self.block_size = rng.choice([1, 2, 4, 4, 4, 8])
+        num_blocks = rng.randint(4, 40)
+        capacity = num_blocks * self.block_size
+        self.max_model_len = rng.choice([capacity * 2, capacity, max(8, capacity // 2)])
+        chunked = rng.random() < 0.8
+        budget = rng.choice([3, 5, 8, 16, 64]) if chunked else self.max_model_len + rng.randint(0, 9)
+        self.harness = Harness(
+            num_blocks=num_blocks,
+            block_size=self.block_size,
+            enable_prefix_caching=rng.random() < 0.75,
+            scheduler=SchedulerSection(
+                max_num_batched_tokens=budget,
+                max_num_seqs=rng.choice([1, 2, 4, 8, 16]),
+                max_model_len=self.max_model_len,
+                max_num_waiting=rng.choice([4, 16, 64]),
+                long_prefill_token_threshold=rng.choice([0, 0, 1, 4, 7]),
+                enable_chunked_prefill=chunked,
+                policy=rng.choice(["fcfs", "priority"]),
+            ),
+        )
+        self.arrival_rate = rng.choice([0.05, 0.2, 0.5])
+        self.abort_rate = rng.choice([0.0, 0.02, 0.1])
+        self.prefixes = [self._tokens(rng.randint(1, capacity)) for _ in range(3)]
+        self.num_added = 0
+        self.num_refused = 0
+
+    def run(self, num_steps: int) -> None:
+        for _ in range(num_steps):
+            self._events()
+            self.harness.begin_step()
+            if self.rng.random() < 0.3:
+                self._events()  # also while the step is in flight
+            self.harness.end_step()
+        self.harness.run()
+        assert not self.harness.requests, "a request never ended"
+        check_idle(self.harness.scheduler)
+
+    def _events(self) -> None:
+        rng = self.rng
+        while rng.random() < self.arrival_rate:
+            self._add_group()
+        while self.harness.requests and rng.random() < self.abort_rate:
+            self.harness.abort(rng.choice(list(self.harness.requests)))
+        if rng.random() < 0.01:
+            self.harness.scheduler.reset_prefix_cache()
+
+    def _tokens(self, length: int) -> list[int]:
+        return random_prompt(self.rng, length)
+
+    def _prompt(self) -> list[int]:
+        rng = self.rng
+        prompt = self._tokens(rng.choice([1, 2, 3, self.block_size, rng.randint(1, 60)]))
+        if rng.random() < 0.6:
+            prefix = rng.choice(self.prefixes)
+            prompt = prefix[: rng.randint(1, len(prefix))] + prompt
+        return prompt[: self.max_model_len - 1] if rng.random() < 0.9 else prompt
+
+    def _params(self) -> SamplingParams:
+        rng = self.rng
+        return SamplingParams(
+            temperature=rng.choice([0.0, 1.0]),
+            min_tokens=rng.choice([0, 0, 2]),
+            stop_token_ids=rng.choice([None, [3, 4]]),
+            logprobs=rng.choice([None, None, 0]),
+            prompt_logprobs=rng.choice([None, None, None, 1]),
+            cache_salt=rng.choice([None, None, "a"]),
+            skip_reading_prefix_cache=rng.random() < 0.1,
+        )
+
+    def _add_group(self) -> None:
+        rng = self.rng
+        parent = f"r{self.num_added}"
+        self.num_added += 1
+        prompt, params = self._prompt(), self._params()
+        max_tokens, priority = rng.choice([2, 3, 10, 60]), rng.randint(0, 3)
+        for i in range(rng.choice([1, 1, 2, 3, 5])):
+            try:
+                self.harness.add(
+                    make_request(
+                        f"{parent}.{i}",
+                        prompt,
+                        params=params,
+                        max_tokens=max_tokens,
+                        priority=priority,
+                        sample_index=i,
+                        fork_of=f"{parent}.0" if i else None,
+                    )
+                )
+            except (QueueFullError, RequestTooLargeError, ContextLengthError):
+                self.num_refused += 1
+                assert i == 0, "a group was taken in part"
+                return
+
+
+def _walk(seed: int) -> None:
+    walk = Walk(seed)
+    walk.run(STEPS_PER_WALK)
+    assert walk.num_added > walk.num_refused
+
+
+@pytest.mark.parametrize("seed", range(NUM_WALKS))
+def test_random_walk(seed: int) -> None:
+    _walk(seed)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(1000, 1000 + NUM_WALKS_FULL))
+def test_random_walk_full(seed: int) -> None:
+    _walk(seed)
+
+
+def test_walks_reach_every_mechanism() -> None:
+    """The walks would prove little if nothing ever collided: they do, by the counters."""
+    totals: dict[str, int] = dict.fromkeys(
+        ["num_preemptions", "prefix_cache_hits", "num_copies_on_write", "num_chunked_prefills"], 0
+    )
+    num_shared_in_step = num_copies = 0
+    for seed in range(NUM_WALKS, NUM_WALKS + 6):
+        walk = Walk(seed)
+        walk.run(100)
+        stats = walk.harness.scheduler.stats()
+        for name in totals:
+            totals[name] += getattr(stats, name)
+        num_shared_in_step += walk.harness.executor.num_shared_in_step
+        num_copies += walk.harness.executor.num_copies
+    assert all(count >= 20 for count in totals.values()), totals
+    assert num_shared_in_step >= 5
+    assert num_copies == totals["num_copies_on_write"]
+    assert EOS == 0
