@@ -1,0 +1,33 @@
+// The kernel functions each ISA defines, by namespace. Only the kernel table and the kernels include
+// this; contracts are in octavo/kernels.h.
+#pragma once
+#include "octavo/kernels.h"
+
+#define OCTAVO_DECLARE_KERNELS                                                                    \
+  void norm_rows(const float* x, int64_t ldx, int m, int k, const float* w, float add_one,        \
+                 float eps, ActRows* out, int out_row);                                           \
+  void head_norm(float* x, int dim, const float* w, float add_one, float eps);                    \
+  void rope(float* x, const RopeTable* table, int32_t position);                                  \
+  void kv_write(const KVLayout* layout, uint8_t* kv, int64_t slot, int head, const float* k,      \
+                const float* v);                                                                  \
+  void attention(const AttentionArgs* args);                                                      \
+  void silu_mul(const float* gate, const float* up, int64_t ld, int m, int n, ActRows* out,       \
+                int out_row, int col);
+
+namespace octavo {
+
+// Query (row, head) pairs one attention tile holds: K and V are read once for all of them. 32
+// queries x 256 scores are 32 KiB, which stay in L1/L2 beside a split's K and V.
+constexpr int kAttentionQueries = 32;
+// Positions of one softmax split. Part of the result's definition: never tune.
+constexpr int kSplit = 256;
+
+constexpr int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
+
+namespace generic {
+OCTAVO_DECLARE_KERNELS
+}
+namespace avx512 {
+OCTAVO_DECLARE_KERNELS
+}
+}  // namespace octavo

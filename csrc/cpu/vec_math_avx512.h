@@ -1,0 +1,117 @@
+// Vec and IVec, 16 lanes, as one 512-bit register each. Same functions and same bits as
+// vec_math_generic.h. Included only by *_avx512.cc files.
+#pragma once
+// GCC 12 reports the deliberately undefined pass-through operand inside its own intrinsics.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace octavo {
+namespace avx512 {
+
+using Vec = __m512;
+// A wrapper: __m512i and __m512 overloads would otherwise read alike.
+struct IVec {
+  __m512i v;
+};
+
+inline __mmask16 lanes_below(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
+
+inline Vec set1(float x) { return _mm512_set1_ps(x); }
+inline IVec iset1(int32_t x) { return {_mm512_set1_epi32(x)}; }
+inline Vec load(const float* p) { return _mm512_loadu_ps(p); }
+inline Vec load_n(const float* p, int n) { return _mm512_maskz_loadu_ps(lanes_below(n), p); }
+inline void store(float* p, Vec a) { _mm512_storeu_ps(p, a); }
+inline void store_n(float* p, Vec a, int n) { _mm512_mask_storeu_ps(p, lanes_below(n), a); }
+inline IVec load_i32(const void* p) { return {_mm512_loadu_si512(p)}; }
+
+inline Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+inline Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
+inline Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+inline Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+inline Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+inline Vec neg(Vec a) { return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f)); }
+inline Vec abs(Vec a) { return _mm512_abs_ps(a); }
+inline Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+inline Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
+inline Vec select_lt(Vec a, Vec b, Vec t, Vec f) {
+  return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), f, t);
+}
+inline Vec select_lanes(int from, int to, Vec t, Vec f) {
+  const __mmask16 mask = static_cast<__mmask16>(lanes_below(to) & ~lanes_below(from));
+  return _mm512_mask_blend_ps(mask, f, t);
+}
+inline Vec copy_sign(Vec a, Vec s) {
+  const Vec sign = _mm512_set1_ps(-0.0f);
+  return _mm512_or_ps(_mm512_andnot_ps(sign, a), _mm512_and_ps(sign, s));
+}
+
+inline IVec as_int(Vec a) { return {_mm512_castps_si512(a)}; }
+inline Vec as_float(IVec a) { return _mm512_castsi512_ps(a.v); }
+inline IVec iadd(IVec a, IVec b) { return {_mm512_add_epi32(a.v, b.v)}; }
+inline IVec imax(IVec a, IVec b) { return {_mm512_max_epi32(a.v, b.v)}; }
+inline IVec iand(IVec a, IVec b) { return {_mm512_and_si512(a.v, b.v)}; }
+template <int N>
+inline IVec shift_left(IVec a) {
+  return {_mm512_slli_epi32(a.v, N)};
+}
+template <int N>
+inline IVec shift_right_signed(IVec a) {
+  return {_mm512_srai_epi32(a.v, N)};
+}
+inline Vec to_float(IVec a) { return _mm512_cvtepi32_ps(a.v); }
+inline IVec round_to_int(Vec a) {
+  return {_mm512_cvt_roundps_epi32(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+
+inline float fold_add(Vec a) {
+  const __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+  const __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+  const __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
+  return _mm_cvtss_f32(_mm_add_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
+}
+inline float fold_max(Vec a) {
+  const __m256 s8 = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+  const __m128 s4 = _mm_max_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+  const __m128 s2 = _mm_max_ps(s4, _mm_movehl_ps(s4, s4));
+  return _mm_cvtss_f32(_mm_max_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
+}
+inline int32_t fold_imax(IVec a) { return _mm512_reduce_max_epi32(a.v); }
+inline int32_t fold_iadd(IVec a) { return _mm512_reduce_add_epi32(a.v); }
+inline float first_lane(Vec a) { return _mm512_cvtss_f32(a); }
+
+inline Vec widen_bf16(__m256i x) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+}
+inline Vec load_bf16(const uint16_t* p) {
+  return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline Vec load_bf16_n(const uint16_t* p, int n) {
+  return widen_bf16(_mm256_maskz_loadu_epi16(lanes_below(n), p));
+}
+inline Vec load_i8(const int8_t* p) {
+  return _mm512_cvtepi32_ps(
+      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+inline Vec load_i8_n(const int8_t* p, int n) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(lanes_below(n), p)));
+}
+
+inline void store_bf16_n(uint16_t* p, Vec a, int n) {
+  const __m512i bits = _mm512_castps_si512(a);
+  const __m512i high = _mm512_srli_epi32(bits, 16);
+  const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+  const __m512i bias = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, bias), 16);
+  const __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+  const __m512i quiet = _mm512_or_si512(high, _mm512_set1_epi32(0x40));
+  const __m256i packed = _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(nan, rounded, quiet));
+  _mm256_mask_storeu_epi16(p, lanes_below(n), packed);
+}
+inline void store_i8_n(int8_t* p, IVec a, int n) {
+  _mm_mask_storeu_epi8(p, lanes_below(n), _mm512_cvtepi32_epi8(a.v));
+}
+
+}  // namespace avx512
+}  // namespace octavo

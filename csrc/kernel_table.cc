@@ -1,0 +1,35 @@
+// The kernel tables and what the CPU must offer for each.
+#include "cpu/isa_kernels.h"
+
+namespace octavo {
+
+#define OCTAVO_TABLE(isa)                                                                       \
+  {                                                                                             \
+    #isa, isa::norm_rows, isa::head_norm, isa::rope, isa::kv_write, isa::attention, isa::silu_mul \
+  }
+
+const Kernels* kernels_generic() {
+  static const Kernels table = OCTAVO_TABLE(generic);
+  return &table;
+}
+
+const Kernels* kernels_avx512() {
+#if defined(OCTAVO_HAVE_AVX512)
+  static const Kernels table = OCTAVO_TABLE(avx512);
+  static const bool usable =
+      __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vnni");
+  return usable ? &table : nullptr;
+#else
+  return nullptr;
+#endif
+}
+
+size_t attention_scratch_floats(int rows, int group, int head_dim) {
+  const int queries = rows * group < kAttentionQueries ? rows * group : kAttentionQueries;
+  const size_t per_query = kSplit + 2 * static_cast<size_t>(round_up(head_dim, 16));
+  return per_query * static_cast<size_t>(queries) + 16;  // 16: the kernel aligns to 64 bytes
+}
+
+}  // namespace octavo
