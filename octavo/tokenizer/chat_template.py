@@ -194,7 +194,7 @@ class _Compiled:
             self._names = meta.find_undeclared_variables(tree)
             self._content_format = _content_format(tree)
             self._marker = _Marker(control_tokens)
-            # Constant expressions first, so that a token spelled '<|' ~ 'user' ~ '|>' is one literal.
+            # Constant expressions first: a token spelled '<|' ~ 'user' ~ '|>' is one literal.
             optimize(tree, environment)
             self._marker.mark_literals(tree)
             self._bos_eos = {

@@ -1,5 +1,7 @@
 """StopStringMatcher: any way of cutting the text gives what a search of the whole text gives."""
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,14 +22,16 @@ def whole_search(text: str, stops: list[str]) -> tuple[str, str | None, int]:
 
 
 @settings(max_examples=400, deadline=None)
-@given(text=SMALL, stops=STOPS, cuts=st.lists(st.integers(0, 24), max_size=6), include=st.booleans())
+@given(
+    text=SMALL, stops=STOPS, cuts=st.lists(st.integers(0, 24), max_size=6), include=st.booleans()
+)
 def test_any_chunking_equals_a_whole_search(
     text: str, stops: list[str], cuts: list[int], include: bool
 ) -> None:
     matcher = StopStringMatcher(stops, include_stop=include)
     edges = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
     emitted, matched = "", None
-    for start, end in zip(edges, edges[1:]):
+    for start, end in itertools.pairwise(edges):
         piece, matched = matcher.feed(text[start:end])
         emitted += piece
         if matched is not None:
