@@ -187,12 +187,16 @@ class Tokenizer:
         ids = self._blind().encode(text, add_special_tokens=False).ids
         if self._unforgeable_ids.isdisjoint(ids):
             return ids
-        # The vocabulary itself spells a control token as a word. Cut that word in two.
+        # The vocabulary itself spells a control token as a word. Cut that word in two, everywhere.
         for token_id in self._unforgeable_ids.intersection(ids):
             content = self._added_text[token_id]
-            at = text.find(content)
-            if at >= 0 and len(content) > 1:
-                return self._encode_plain(text[: at + 1]) + self._encode_plain(text[at + 1 :])
+            if len(content) > 1 and content in text:
+                first, rest = content[:1], content[1:]
+                between = text.split(content)
+                chunks = [rest + chunk + first for chunk in between]
+                chunks[0] = chunks[0].removeprefix(rest)
+                chunks[-1] = chunks[-1].removesuffix(first)
+                return [i for chunk in chunks for i in self._encode_plain(chunk)]
         return [token_id for token_id in ids if token_id not in self._unforgeable_ids]
 
     def _blind(self) -> tokenizers.Tokenizer:

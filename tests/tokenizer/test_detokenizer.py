@@ -90,7 +90,14 @@ def test_any_ids_any_cuts(smollm: Tokenizer, ids: list[int], cuts: list[int]) ->
 
 
 @settings(max_examples=100, deadline=None)
-@given(text=st.text(alphabet=st.characters(min_codepoint=0x20, max_codepoint=0x3FFFF), max_size=60))
+@given(
+    text=st.text(
+        alphabet=st.characters(
+            min_codepoint=0x20, max_codepoint=0x3FFFF, exclude_categories=["Cs"]
+        ),
+        max_size=60,
+    )
+)
 def test_text_comes_back_token_by_token(smollm: Tokenizer, text: str) -> None:
     pieces = run(IncrementalDetokenizer(smollm), smollm.encode(text))
     assert "".join(pieces) == text

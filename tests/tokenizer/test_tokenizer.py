@@ -128,6 +128,9 @@ def test_a_vocabulary_that_spells_a_control_token_as_a_word() -> None:
     tokenizer = Tokenizer(inner)
     assert tokenizer.encode("END", parse_special=True) == [4]
     assert tokenizer.encode("ENDEND") == [0, 1, 2, 0, 1, 2]
+    ids = tokenizer.encode("NEND" * 3000 + "EN")
+    assert 4 not in ids
+    assert tokenizer.decode(ids) == "NEND" * 3000 + "EN"
 
 
 def test_control_tokens_that_swallow_white_space() -> None:
