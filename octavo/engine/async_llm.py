@@ -1,88 +1,361 @@
-"""AsyncLLM: the asyncio front of one engine, for servers. (Signatures first; bodies follow.)
+"""AsyncLLM: the asyncio front of one engine, for servers.
 
-One reader task; a bounded queue per request; cancelling a generator aborts its request.
+One reader task feeds the output processor; each request has a collector that merges what its
+consumer has not fetched yet, so memory stays bounded. Cancelling a generator aborts its request.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from octavo.config import EngineConfig
-from octavo.core.messages import EngineReady, SchedulerStats
-from octavo.core.sampling_params import SamplingParams
-from octavo.engine.outputs import OutputKind, RequestOutput
-from octavo.errors import EngineDeadError
+from prometheus_client.registry import CollectorRegistry
 
-# str | token ids | {"prompt": str} | {"prompt_token_ids": [...]}
-Prompt = str | Sequence[int] | dict[str, Any]
+from octavo.config import EngineConfig
+from octavo.config_resolve import EngineArgs
+from octavo.core.messages import EngineCoreOutputs, EngineReady, SchedulerStats
+from octavo.core.sampling_params import SamplingParams
+from octavo.engine.chat import Message, chat_prompt
+from octavo.engine.core_client import AsyncCoreClient, CoreHost, ProcessHost, ThreadHost
+from octavo.engine.core_process import BuildCore
+from octavo.engine.default_params import default_sampling_params
+from octavo.engine.factory import FrontEndParts, build_core, load_front_end, resolve_args
+from octavo.engine.input_processor import InputProcessor, Prompt
+from octavo.engine.metrics import EngineCollector, FrontEndMetrics, make_registry
+from octavo.engine.output_processor import OutputProcessor
+from octavo.engine.outputs import OutputKind, RequestOutput
+from octavo.errors import (
+    EngineDeadError,
+    EngineLoadingError,
+    InvalidRequestError,
+    OctavoError,
+    QueueFullError,
+)
+
+EngineKind = Literal["process", "inproc"]
+# tokenizing this many characters takes some milliseconds: longer prompts go to a thread
+_INLINE_CHARS = 4096
 
 
 class AsyncLLM:
     """Runs requests on an engine in its own process (or "inproc": in a thread).
 
     Construction starts loading and returns at once (the tokenizer is loaded here, so a broken
-    model file raises here). `await wait_ready()` waits for the engine.
+    model file raises here). `await wait_ready()` waits for the engine. All coroutines must run in
+    one event loop. Arguments and errors of the constructor: as LLM's.
+
+    Attributes: config; tokenizer; chat_template; engine_info (limits, None until ready).
     """
 
-    config: EngineConfig
-    tokenizer: Any  # octavo.tokenizer.Tokenizer
-    chat_template: Any  # octavo.tokenizer.ChatTemplate or None
-    engine_info: EngineReady | None  # limits, once ready
+    def __init__(self, model: str, *, max_model_len: int | None = None,
+                 max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None,
+                 max_num_waiting: int = 4096, kv_cache_dtype: str = "auto",
+                 kv_cache_memory_bytes: int | None = None, num_blocks: int | None = None,
+                 block_size: int = 16, enable_prefix_caching: bool = True,
+                 enable_chunked_prefill: bool = True, backend: str = "auto",
+                 num_threads: int | None = None, seed: int | None = None,
+                 chat_template: str | None = None, scheduling_policy: str = "fcfs",
+                 engine: EngineKind = "process",
+                 on_death: Callable[[OctavoError], None] | None = None) -> None:
+        args = EngineArgs(
+            model=str(model), max_model_len=max_model_len, max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens, max_num_waiting=max_num_waiting,
+            kv_cache_dtype=kv_cache_dtype, kv_cache_memory_bytes=kv_cache_memory_bytes,
+            num_blocks=num_blocks, block_size=block_size,
+            enable_prefix_caching=enable_prefix_caching,
+            enable_chunked_prefill=enable_chunked_prefill, backend=backend,
+            num_threads=num_threads, seed=seed, scheduling_policy=scheduling_policy,
+        )
+        self._set_up(resolve_args(args).config, chat_template=chat_template, engine=engine,
+                     on_death=on_death)
 
     @classmethod
-    def from_config(cls, config: EngineConfig, *, engine: Literal["process", "inproc"] = "process",
-                    on_death: Callable[[EngineDeadError], None] | None = None) -> "AsyncLLM":
-        """An AsyncLLM of a resolved config. on_death: called once, in the event loop, when the
-        engine dies unasked; by then every request has failed with EngineDeadError."""
+    def from_config(cls, config: EngineConfig, *, engine: EngineKind = "process",
+                    on_death: Callable[[OctavoError], None] | None = None) -> "AsyncLLM":
+        """An AsyncLLM of a resolved config.
+
+        on_death: called once, in the event loop, when the engine dies unasked (or cannot load);
+        by then every request has failed with that error, an EngineDeadError after loading.
+        """
+        self = cls.__new__(cls)
+        self._set_up(config, chat_template=config.server.chat_template, engine=engine,
+                     on_death=on_death)
+        return self
+
+    @classmethod
+    def from_parts(cls, config: EngineConfig, parts: FrontEndParts, host: CoreHost, *,
+                   on_death: Callable[[OctavoError], None] | None = None) -> "AsyncLLM":
+        """An AsyncLLM over a host that was started elsewhere."""
+        self = cls.__new__(cls)
+        self._join(config, parts, host, on_death)
+        return self
+
+    def _set_up(self, config: EngineConfig, *, chat_template: str | None, engine: EngineKind,
+                on_death: Callable[[OctavoError], None] | None) -> None:
+        host = start_host(config, engine, build_core)
+        try:
+            parts = load_front_end(config, chat_template=chat_template)
+            self._join(config, parts, host, on_death)
+        except BaseException:
+            host.sock.close()  # the engine ends when its socket does
+            raise
+
+    def _join(self, config: EngineConfig, parts: FrontEndParts, host: CoreHost,
+              on_death: Callable[[OctavoError], None] | None) -> None:
+        self.config = config
+        self.tokenizer = parts.tokenizer
+        self.chat_template = parts.chat_template
+        self.engine_info: EngineReady | None = None
+        self._defaults = parts.model.generation_defaults
+        default_sampling_params(self._defaults)  # a bad file is refused at load
+        self._host = host
+        self._client: AsyncCoreClient | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._errored: OctavoError | None = None
+        self._on_death = on_death
+        self._shut_down = False
+        self._inputs = InputProcessor(parts.tokenizer, parts.limits(config),
+                                      eos_token_ids=parts.eos_token_ids)
+        self._metrics = FrontEndMetrics()
+        self._outputs = OutputProcessor(parts.tokenizer, self._metrics)
+        self._stats = SchedulerStats()
+        self._last_step = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.metrics_registry: CollectorRegistry = make_registry(EngineCollector(
+            self._metrics, lambda: self._stats, model_name=config.model.served_model_names[0],
+            cache_config={
+                "block_size": str(config.cache.block_size),
+                "num_gpu_blocks": str(config.cache.num_blocks),
+                "cache_dtype": config.cache.dtype,
+                "enable_prefix_caching": str(config.cache.enable_prefix_caching),
+            },
+        ))
+
+    async def _start(self) -> AsyncCoreClient:
+        if self._client is None:
+            self._client = AsyncCoreClient(self._host, on_outputs=self._take,
+                                           on_death=self._died)
+            self._starting = asyncio.create_task(self._client.start())
+        assert self._starting is not None
+        await asyncio.shield(self._starting)
+        return self._client
 
     async def wait_ready(self) -> EngineReady:
         """Returns once the engine is loaded. Raises ModelLoadError, ConfigError, ... (the typed
         error of the engine process) or EngineDeadError."""
+        client = await self._start()
+        self.engine_info = await asyncio.shield(client.ready)
+        return self.engine_info
 
     @property
     def is_ready(self) -> bool:
         """Loaded and alive."""
+        client = self._client
+        return (self._errored is None and not self._shut_down and client is not None
+                and client.ready.done() and client.ready.exception() is None)
 
     @property
-    def errored(self) -> EngineDeadError | None:
+    def errored(self) -> OctavoError | None:
         """Why the engine is gone, or None."""
+        return self._errored
+
+    @property
+    def num_unfinished_requests(self) -> int:
+        """User requests running or waiting."""
+        return self._outputs.num_requests
 
     def get_default_sampling_params(self) -> SamplingParams:
         """SamplingParams with the model's generation_config defaults (a fresh copy)."""
+        return default_sampling_params(self._defaults)
 
     async def generate(self, prompt: Prompt, sampling_params: SamplingParams, request_id: str, *,
                        priority: int = 0, output_kind: OutputKind = "delta",
                        strict_max_tokens: bool = True) -> AsyncGenerator[RequestOutput, None]:
         """Yields outputs until one has finished=True. Closing or cancelling aborts the request.
 
-        Validation errors are raised at the first `__anext__`: InvalidRequestError,
-        ContextLengthError, RequestTooLargeError, QueueFullError, EngineLoadingError,
-        EngineDeadError. A sample that failed inside the engine raises OctavoError.
+        Raises, at the first step: InvalidRequestError, ContextLengthError, RequestTooLargeError,
+        QueueFullError, EngineLoadingError, EngineDeadError; later OctavoError when the request
+        failed inside the engine, EngineDeadError when the engine died.
+        output_kind: "delta" (what is new), "cumulative" (all so far), "final" (one output).
         strict_max_tokens: an explicit max_tokens beyond the context is a ContextLengthError;
-        otherwise it is cut. Use `check()` first for errors before a response starts.
+        otherwise it is cut to what fits.
         """
+        collector = await self.add_request(
+            prompt, sampling_params, request_id, priority=priority, output_kind=output_kind,
+            strict_max_tokens=strict_max_tokens)
+        try:
+            finished = False
+            while not finished:
+                output = await collector.get()
+                finished = output.finished
+                yield output
+        finally:
+            collector.close()
+            self._abort(request_id, silent=True)  # does nothing to a finished request
 
-    async def check(self, prompt: Prompt, sampling_params: SamplingParams, *,
-                    strict_max_tokens: bool = True) -> int:
-        """Raises what generate() would raise at once; returns the number of prompt tokens."""
+    async def add_request(self, prompt: Prompt, sampling_params: SamplingParams,
+                          request_id: str, *, priority: int = 0, output_kind: OutputKind = "delta",
+                          strict_max_tokens: bool = True) -> "OutputCollector":
+        """Starts a request; raises what generate() raises at its first step.
 
-    async def chat_prompt(self, messages: Sequence[dict[str, Any]], *,
+        For callers that must know before they answer. Who stops fetching must call abort().
+        """
+        self._check_alive()
+        if request_id in self._outputs:
+            raise InvalidRequestError(f"request_id is {request_id!r}: it is in use, give another",
+                                      param="request_id")
+        self._check_room(sampling_params.n)
+        text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+        has_ids = isinstance(prompt, Mapping) and prompt.get("prompt_token_ids") is not None
+        inline = has_ids or not isinstance(text, str) or len(text) < _INLINE_CHARS
+
+        def process() -> Any:
+            return self._inputs.process(request_id, prompt, sampling_params, priority=priority,
+                                        strict_max_tokens=strict_max_tokens)
+
+        prepared = process() if inline else await asyncio.to_thread(process)
+        self._check_alive()
+        self._check_room(sampling_params.n)
+        if request_id in self._outputs:
+            raise InvalidRequestError(f"request_id is {request_id!r}: it is in use, give another",
+                                      param="request_id")
+        collector = OutputCollector()
+        self._outputs.add(prepared, kind=output_kind, sink=collector.put)
+        self._idle.clear()
+        assert self._client is not None
+        self._client.add(prepared.core_requests)
+        return collector
+
+    async def chat_prompt(self, messages: Sequence[Message], *,
                           add_generation_prompt: bool = True,
                           continue_final_message: bool = False,
-                          chat_template_kwargs: dict[str, Any] | None = None) -> dict[str, Any]:
-        """{"prompt": rendered text, "prompt_token_ids": ids} of a conversation."""
+                          tools: Sequence[Mapping[str, Any]] | None = None,
+                          chat_template_kwargs: Mapping[str, Any] | None = None
+                          ) -> dict[str, Any]:
+        """{"prompt": rendered text, "prompt_token_ids": ids} of a conversation.
+
+        Raises InvalidRequestError. Runs in a thread: templates and long texts take time.
+        """
+        return await asyncio.to_thread(
+            chat_prompt, self.tokenizer, self.chat_template, messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message, tools=tools,
+            chat_template_kwargs=chat_template_kwargs,
+        )
 
     async def abort(self, request_id: str) -> None:
         """Ends a request; its generator finishes with finish_reason "abort"."""
+        self._abort(request_id, silent=False)
 
     async def stats(self) -> SchedulerStats:
         """The stats of the engine's last step."""
+        return self._stats
 
     async def reset_prefix_cache(self) -> None:
         """Drops every cached block no request holds."""
+        self._check_alive()
+        assert self._client is not None
+        self._client.reset_prefix_cache()
 
     async def shutdown(self, *, drain: bool = False, timeout: float = 30.0) -> None:
-        """Stops. With drain, running requests may finish for up to `timeout` seconds."""
+        """Stops; new requests are refused from now on. With drain, running requests may finish
+        for up to `timeout` seconds; the rest end with finish_reason "abort". Idempotent."""
+        self._shut_down = True
+        if drain and self._errored is None:
+            try:
+                await asyncio.wait_for(self._idle.wait(), timeout)
+            except TimeoutError:
+                pass
+        self._outputs.abort(self._outputs.request_ids)
+        client = await self._start()
+        await client.shutdown()
 
-    @property
-    def metrics_registry(self) -> Any:
-        """prometheus_client registry with Octavo's collector."""
+    def _check_alive(self) -> None:
+        if self._errored is not None:
+            raise type(self._errored)(self._errored.message)
+        if self._shut_down:
+            raise EngineDeadError("the engine is shutting down: no new requests are taken")
+        if not self.is_ready:
+            raise EngineLoadingError("the model is still loading: try again in a few seconds")
+
+    def _check_room(self, num_samples: int) -> None:
+        limits = self.config.scheduler
+        bound = limits.max_num_seqs + limits.max_num_waiting
+        if self._outputs.num_samples + num_samples > bound:
+            raise QueueFullError(
+                f"{self._outputs.num_samples} requests are running or waiting, and {bound} may: "
+                "try again later")
+
+    def _take(self, outputs: EngineCoreOutputs) -> None:
+        aborts = self._outputs.process(outputs)
+        if aborts and self._client is not None:
+            self._client.abort(aborts)
+        if outputs.stats is not None:
+            self._stats = outputs.stats
+            if outputs.stats.num_steps != self._last_step:
+                self._last_step = outputs.stats.num_steps
+                self._metrics.observe_iteration(outputs.stats.last_step_tokens)
+        self._note_idle()
+
+    def _abort(self, request_id: str, *, silent: bool) -> None:
+        core_ids = self._outputs.abort([request_id], silent=silent)
+        if core_ids and self._client is not None and self._errored is None:
+            self._client.abort(core_ids)
+        self._note_idle()
+
+    def _note_idle(self) -> None:
+        if not self._outputs.num_requests:
+            self._idle.set()
+
+    def _died(self, error: OctavoError) -> None:
+        self._errored = error
+        self._outputs.fail_all(error)
+        self._idle.set()
+        if self._on_death is not None:
+            self._on_death(error)
+
+
+def start_host(config: EngineConfig, engine: EngineKind, build: BuildCore) -> CoreHost:
+    """Starts the engine's process, or a thread with the core that `build` makes."""
+    if engine == "process":
+        return ProcessHost(config)
+    return ThreadHost(config, build)
+
+
+class OutputCollector:
+    """The newest output of one request; what the consumer has not fetched is merged into it."""
+
+    def __init__(self) -> None:
+        self._output: RequestOutput | None = None
+        self._error: OctavoError | None = None
+        self._event = asyncio.Event()
+        self._closed = False
+
+    def put(self, output: RequestOutput | OctavoError) -> None:
+        if self._closed:
+            return
+        if isinstance(output, OctavoError):
+            self._error = output
+        elif self._output is None or output.kind != "delta":
+            self._output = output
+        else:
+            self._output.merge_delta(output)
+        self._event.set()
+
+    async def get(self) -> RequestOutput:
+        """Waits for news. Raises the error that ended the request, after what came before it."""
+        await self._event.wait()
+        if self._output is not None:
+            output, self._output = self._output, None
+            if self._error is None:
+                self._event.clear()
+            return output
+        assert self._error is not None
+        # a fresh object each time: exceptions carry their traceback
+        error = type(self._error)(self._error.message, param=self._error.param)
+        raise error
+
+    def close(self) -> None:
+        """Nobody fetches any more."""
+        self._closed = True
+        self._output = None

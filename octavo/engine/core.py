@@ -52,7 +52,6 @@ class EngineCore:
         self._executor = executor
         self._request_ids: set[str] = set()
         self._refused: list[EngineCoreOutput] = []
-        self._num_native_calls = 0
         self._step_time_s = 0.0
         self._idle_steps = 0
         self.dead: EngineDeadError | None = None
@@ -118,7 +117,7 @@ class EngineCore:
 
     def _step(self) -> tuple[EngineCoreOutputs, bool]:
         if not self._scheduler.has_requests():
-            return EngineCoreOutputs([]), False
+            return EngineCoreOutputs(outputs=[]), False
         so = self._scheduler.schedule()
         worked = bool(so.num_scheduled_tokens)
         self._idle_steps = 0 if worked else self._idle_steps + 1
@@ -126,9 +125,10 @@ class EngineCore:
             f"nothing was scheduled for {MAX_IDLE_STEPS} steps with "
             f"{len(self._request_ids)} requests"
         )
+        if not worked:
+            return EngineCoreOutputs(outputs=[]), False
         mro = self._executor.collect(self._executor.submit(so))
-        self._num_native_calls += mro.num_native_calls
-        return self._scheduler.update_from_output(so, mro), worked
+        return self._scheduler.update_from_output(so, mro), True
 
     def _die(self, error: Exception) -> EngineDeadError:
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -152,7 +152,6 @@ class EngineCore:
     def stats(self) -> SchedulerStats:
         """Counters and gauges after the last step."""
         stats = self._scheduler.stats()
-        stats.num_native_calls = self._num_native_calls
         stats.step_time_s = self._step_time_s
         return stats
 

@@ -6,7 +6,6 @@ Everything here runs once, at load.
 import dataclasses
 import hashlib
 import importlib.util
-import os
 import time
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from octavo.scheduler.scheduler import Scheduler
 from octavo.tokenizer.chat_template import ChatTemplate
 from octavo.tokenizer.loading import load_chat_template, load_tokenizer
 from octavo.tokenizer.tokenizer import Tokenizer
-from octavo.weights.hub import resolve
+from octavo.weights.hub import canonical_alias, resolve
 from octavo.weights.model_config import ModelConfig
 from octavo.weights.model_file import open_model
 from octavo.worker.worker import Worker
@@ -53,18 +52,15 @@ def resolve_args(args: EngineArgs, *, server: ServerSection | None = None) -> Re
     path = resolve(args.model)
     with open_model(path) as model_file:
         model = model_file.config
+        own_name = model_file.name
     if not args.served_model_name:
-        args = dataclasses.replace(args, served_model_name=(served_name(args.model, path),))
+        # an alias is served under both its names
+        alias = canonical_alias(args.model)
+        names = (own_name,) if alias is None else (alias, own_name)
+        args = dataclasses.replace(args, served_model_name=names)
     has_native = importlib.util.find_spec("octavo._native") is not None
     return resolve_config(args, path=str(path), model=model,
                           machine=machine_facts(has_native=has_native), server=server)
-
-
-def served_name(model: str, path: Path) -> str:
-    """The name a model is served under by default: a file's stem, a folder's or alias's name."""
-    if os.path.exists(os.path.expanduser(model)):
-        return path.name.removesuffix(".gguf")
-    return model
 
 
 def load_front_end(config: EngineConfig, *, chat_template: str | None = None) -> FrontEndParts:

@@ -4,7 +4,6 @@ Stop strings are found here, because only here is there text: the sample ends fo
 once and its id goes back to be aborted in the core. Knows no scheduler and no transport.
 """
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterable
 
@@ -50,6 +49,11 @@ class OutputProcessor:
     def num_samples(self) -> int:
         """Core requests that have not finished."""
         return len(self._samples)
+
+    @property
+    def request_ids(self) -> list[str]:
+        """User requests that have not finished."""
+        return list(self._groups)
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._groups
@@ -197,7 +201,7 @@ class _Group:
         return RequestOutput(
             self.request_id, self.prepared.prompt, self.prepared.prompt_token_ids, parts,
             finished=self.finished, num_cached_tokens=self.num_cached_tokens,
-            prompt_logprobs=prompt_logprobs, metrics=self.metrics,
+            prompt_logprobs=prompt_logprobs, metrics=self.metrics, kind=self.kind,
         )
 
     def summary(self, now: float) -> FinishedRequest:

@@ -83,6 +83,7 @@ class RequestOutput:
     num_cached_tokens: int = 0
     prompt_logprobs: list[TokenLogprobDict | None] | None = None
     metrics: RequestMetrics | None = None
+    kind: OutputKind = "final"
 
     def merge_delta(self, newer: "RequestOutput") -> None:
         """Folds a later delta of the same request into this one."""

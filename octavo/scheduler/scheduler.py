@@ -440,6 +440,11 @@ class Scheduler:
         first_token = request.num_output_tokens == 0
         if first_token and request.params.prompt_logprobs is not None:
             request.prompt_logprobs += runner_output.prompt_logprobs.get(request_id, ())
+        error = runner_output.failed.get(request_id)
+        if error is not None:
+            self._finish(request, FinishReason.ERROR)
+            return EngineCoreOutput(request_id=request_id, new_token_ids=[],
+                                    finish_reason=FinishReason.ERROR, error=error)
         sampled = runner_output.sampled_token_ids.get(request_id, ())
         samples = request.num_computed_tokens == request.num_tokens
         assert samples == bool(sampled), f"{request_id}: sampled {sampled}, due: {samples}"

@@ -86,6 +86,10 @@ class ModelFile:
         """Size of all weights as they are in the file."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
+    def quant_of(self, name: str) -> str:
+        """Storage type of a tensor: F32, F16, BF16, Q4_0, ..."""
+        return self.tensors[name].quant
+
     def raw(self, name: str) -> np.ndarray:
         """Read-only uint8 view of the map, [rows, bytes_per_row]; a vector is one row."""
         info = self.tensors[name]

@@ -76,9 +76,9 @@ def step_limits(config: EngineConfig, vocab_size: int, num_kv_groups: int = 1) -
 def _backend(config: EngineConfig) -> Backend:
     # imported when needed: the native module may not be built, and NumPy code need not load
     if config.model.backend == "cpu":
-        from octavo.backends.cpu import CpuBackend
+        from octavo.backends.cpu.backend import CpuBackend
 
         return CpuBackend()
-    from octavo.backends.reference import ReferenceBackend
+    from octavo.backends.reference.backend import ReferenceBackend
 
     return ReferenceBackend()

@@ -1,0 +1,270 @@
+"""LLM: the offline door. A model in this process; lists of prompts in, lists of outputs out."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+from octavo.config import EngineConfig
+from octavo.config_resolve import EngineArgs
+from octavo.core.messages import SchedulerStats
+from octavo.core.sampling_params import SamplingParams
+from octavo.engine.chat import Message, chat_prompt
+from octavo.engine.core_client import InprocClient
+from octavo.engine.default_params import default_sampling_params
+from octavo.engine.factory import build_core, load_front_end, resolve_args
+from octavo.engine.input_processor import InputProcessor, PreparedRequest, Prompt
+from octavo.engine.metrics import EngineCollector, FrontEndMetrics
+from octavo.engine.output_processor import OutputProcessor
+from octavo.engine.outputs import RequestOutput
+from octavo.errors import EngineDeadError, InvalidRequestError, OctavoError
+from octavo.tokenizer.tokenizer import Tokenizer
+
+
+class LLM:
+    """A loaded model and its engine, stepped by the calling thread.
+
+    Args (vLLM's names; None and "auto" mean: decide from model and machine):
+        model: alias ("smollm2-135m"), GGUF file, Hugging Face folder or hub repo id.
+        max_model_len: longest prompt + output in tokens.
+        max_num_seqs: most sequences running at once.
+        max_num_batched_tokens: most tokens of one step.
+        kv_cache_dtype: "auto" (bf16), "f32", "bf16" or "int8".
+        kv_cache_memory_bytes, num_blocks: size of the KV cache, one or the other.
+        block_size: tokens of a KV block, a multiple of 16.
+        backend: "auto", "cpu" or "reference".
+        seed: for requests that give none; None draws one for each.
+        chat_template: path of a Jinja file, instead of the model's own.
+        scheduling_policy: "fcfs" or "priority".
+
+    Not thread-safe. A context manager; close with shutdown(). Raises ModelNotFoundError,
+    ModelLoadError, UnsupportedModelError, ConfigError.
+    """
+
+    def __init__(self, model: str, *, max_model_len: int | None = None,
+                 max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None,
+                 kv_cache_dtype: str = "auto", kv_cache_memory_bytes: int | None = None,
+                 num_blocks: int | None = None, block_size: int = 16,
+                 enable_prefix_caching: bool = True, enable_chunked_prefill: bool = True,
+                 backend: str = "auto", num_threads: int | None = None, seed: int | None = None,
+                 chat_template: str | None = None, scheduling_policy: str = "fcfs") -> None:
+        self._client: InprocClient | None = None  # first, so that __del__ works after an error
+        args = EngineArgs(
+            model=str(model), max_model_len=max_model_len, max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens, kv_cache_dtype=kv_cache_dtype,
+            kv_cache_memory_bytes=kv_cache_memory_bytes, num_blocks=num_blocks,
+            block_size=block_size, enable_prefix_caching=enable_prefix_caching,
+            enable_chunked_prefill=enable_chunked_prefill, backend=backend,
+            num_threads=num_threads, seed=seed, scheduling_policy=scheduling_policy,
+        )
+        resolution = resolve_args(args)
+        self.config: EngineConfig = resolution.config
+        if backend == "auto" and self.config.model.backend == "reference":
+            print(f"octavo: {resolution.lines[0]}", file=sys.stderr)
+        self._parts = load_front_end(self.config, chat_template=chat_template)
+        default_sampling_params(self._parts.model.generation_defaults)  # bad advice: refused now
+        core, ready = build_core(self.config)
+        self._client = InprocClient(core, ready)
+        self._inputs = InputProcessor(self._parts.tokenizer, self._parts.limits(self.config),
+                                      eos_token_ids=self._parts.eos_token_ids)
+        self._metrics = FrontEndMetrics()
+        self._outputs = OutputProcessor(self._parts.tokenizer, self._metrics)
+        self._num_requests = 0
+
+    def generate(self, prompts: Prompt | Sequence[Prompt],
+                 sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
+                 use_tqdm: bool = True,
+                 priority: Sequence[int] | None = None) -> list[RequestOutput]:
+        """Outputs in the order of the prompts.
+
+        prompts: one or a list of: text, token ids, {"prompt": text}, {"prompt_token_ids": ids}.
+        sampling_params: one for all, one each, or None for get_default_sampling_params().
+        use_tqdm: a progress bar, where stderr is a terminal. priority: one each.
+        Every prompt is checked before any runs. Raises InvalidRequestError and its subclasses
+        (nothing has run), OctavoError when a request fails inside the engine, EngineDeadError.
+        """
+        items = _as_list(prompts)
+        params = self._params_of(sampling_params, len(items))
+        if priority is not None and len(priority) != len(items):
+            raise InvalidRequestError(f"priority has {len(priority)} entries for {len(items)} "
+                                      "prompts: give one each", param="priority")
+        prepared = []
+        for i, item in enumerate(items):
+            self._num_requests += 1
+            prepared.append(self._inputs.process(
+                str(self._num_requests), item, params[i],
+                priority=0 if priority is None else priority[i],
+            ))
+        return self._run(prepared, progress=use_tqdm)
+
+    def chat(self, messages: Sequence[Message] | Sequence[Sequence[Message]],
+             sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
+             use_tqdm: bool = True, add_generation_prompt: bool = True,
+             continue_final_message: bool = False,
+             tools: Sequence[Mapping[str, Any]] | None = None,
+             chat_template_kwargs: Mapping[str, Any] | None = None) -> list[RequestOutput]:
+        """generate() for one conversation or a list of them, each a list of
+        {"role": ..., "content": ...}."""
+        conversations: Sequence[Any] = messages
+        if not messages or isinstance(messages[0], Mapping):
+            conversations = [messages]
+        prompts: list[Prompt] = [
+            chat_prompt(self._parts.tokenizer, self._parts.chat_template, conversation,
+                        add_generation_prompt=add_generation_prompt,
+                        continue_final_message=continue_final_message, tools=tools,
+                        chat_template_kwargs=chat_template_kwargs)
+            for conversation in conversations
+        ]
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._parts.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What the model's generation_config advises, as a fresh SamplingParams."""
+        return default_sampling_params(self._parts.model.generation_defaults)
+
+    def get_metrics(self) -> dict[str, float]:
+        """Every metric of `/metrics` by name; labels other than the model's in braces, histograms
+        as their _sum and _count."""
+        found: dict[str, float] = {}
+        collector = EngineCollector(self._metrics, self.stats, model_name="", cache_config={})
+        for family in collector.collect():
+            for sample in family.samples:
+                labels = {k: v for k, v in sample.labels.items() if k != "model_name"}
+                if "le" in labels:
+                    continue
+                name = sample.name
+                if labels:
+                    name += "{" + ",".join(f"{k}={v}" for k, v in labels.items()) + "}"
+                found[name] = sample.value
+        return found
+
+    def stats(self) -> SchedulerStats:
+        """Counters and gauges of the engine core."""
+        return self._alive().stats()
+
+    def describe(self) -> dict[str, str]:
+        """How the model is stored and run: backend, instruction set, threads, tensor formats."""
+        return self._alive().describe()
+
+    def reset_prefix_cache(self) -> None:
+        """Drops every cached block."""
+        self._alive().reset_prefix_cache()
+
+    def shutdown(self) -> None:
+        """Frees the model. Idempotent."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.shutdown()
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.shutdown()
+
+    def __del__(self) -> None:
+        if getattr(self, "_client", None) is not None:
+            self.shutdown()
+
+    def _alive(self) -> InprocClient:
+        if self._client is None:
+            raise EngineDeadError("this LLM was shut down: make a new one")
+        return self._client
+
+    def _params_of(self, given: SamplingParams | Sequence[SamplingParams] | None,
+                   count: int) -> Sequence[SamplingParams]:
+        if given is None:
+            return [self.get_default_sampling_params()] * count
+        if isinstance(given, SamplingParams):
+            return [given] * count
+        if len(given) != count:
+            raise InvalidRequestError(f"sampling_params has {len(given)} entries for {count} "
+                                      "prompts: give one for all, or one each",
+                                      param="sampling_params")
+        return given
+
+    def _run(self, prepared: list[PreparedRequest], *, progress: bool) -> list[RequestOutput]:
+        results: dict[str, RequestOutput] = {}
+        failures: list[OctavoError] = []
+
+        def sink(output: RequestOutput | OctavoError) -> None:
+            if isinstance(output, OctavoError):
+                failures.append(output)
+            else:
+                results[output.request_id] = output
+
+        client = self._alive()
+        waiting = prepared[::-1]
+        with _progress_bar(len(prepared), progress) as advance:
+            try:
+                while waiting or client.has_requests:
+                    self._feed(client, waiting, sink)
+                    before = len(results)
+                    aborts = self._outputs.process(client.step())
+                    if aborts:
+                        client.abort(aborts)
+                    self._metrics.observe_iteration(client.stats().last_step_tokens)
+                    if failures:
+                        raise failures[0]
+                    if len(results) > before:
+                        advance(results)
+            except BaseException:  # Ctrl-C too: nothing may run on unseen
+                self._drop_all(prepared)
+                raise
+        return [results[p.request_id] for p in prepared]
+
+    def _feed(self, client: InprocClient, waiting: list[PreparedRequest], sink: Any) -> None:
+        """Hands over requests while the waiting queue has room; a list may be longer than it."""
+        room = self.config.scheduler.max_num_waiting - self._outputs.num_samples
+        while waiting and (room >= waiting[-1].params.n or not self._outputs.num_samples):
+            request = waiting.pop()
+            room -= request.params.n
+            self._outputs.add(request, kind="final", sink=sink)
+            client.add(request.core_requests)
+
+    def _drop_all(self, prepared: list[PreparedRequest]) -> None:
+        core_ids = self._outputs.abort([p.request_id for p in prepared], silent=True)
+        if core_ids and self._client is not None:
+            try:
+                self._client.abort(core_ids)
+            except EngineDeadError:
+                pass  # nothing runs any more
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """A single prompt, in any of its forms, becomes a list of one."""
+    if isinstance(prompts, (str, Mapping)):
+        return [prompts]
+    items: list[Any] = list(prompts)
+    if items and all(isinstance(i, int) for i in items):
+        return [items]
+    return items
+
+
+@contextmanager
+def _progress_bar(total: int, wanted: bool) -> Iterator[Any]:
+    """Yields a function to call with the results so far."""
+    if not (wanted and total and sys.stderr.isatty()):
+        yield lambda results: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeElapsedColumn as Elapsed
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Elapsed(),
+               TextColumn("{task.fields[rate]}"))
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("Processed prompts", total=total, rate="")
+
+        def advance(results: dict[str, RequestOutput]) -> None:
+            elapsed = bar.tasks[0].elapsed or 0.0
+            tokens = sum(len(c.token_ids) for r in results.values() for c in r.outputs)
+            rate = f"{tokens / elapsed:.1f} tok/s" if elapsed else ""
+            bar.update(task, completed=len(results), rate=rate)
+
+        yield advance
