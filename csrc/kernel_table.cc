@@ -1,5 +1,6 @@
-// The kernel tables and what the CPU must offer for each.
+// The kernel tables, one per ISA.
 #include "cpu/isa_kernels.h"
+#include "cpu_isa.h"
 
 namespace octavo {
 
@@ -16,11 +17,7 @@ const Kernels* kernels_generic() {
 const Kernels* kernels_avx512() {
 #if defined(OCTAVO_HAVE_AVX512)
   static const Kernels table = OCTAVO_TABLE(avx512);
-  static const bool usable =
-      __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vnni");
-  return usable ? &table : nullptr;
+  return cpu_has_avx512() ? &table : nullptr;
 #else
   return nullptr;
 #endif

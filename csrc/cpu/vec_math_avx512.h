@@ -3,6 +3,7 @@
 #pragma once
 // GCC 12 reports the deliberately undefined pass-through operand inside its own intrinsics.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #include <immintrin.h>
 
 #include <cstdint>
