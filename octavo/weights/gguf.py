@@ -157,13 +157,17 @@ def _other_shards(path: Path, metadata: GgufMetadata) -> list[Path]:
     count = int(match["count"]) if match else 1
     number = int(match["no"]) - 1 if match else 0
     stated = metadata.get("split.count", count)
-    if not isinstance(stated, int) or (match and stated > 1 and stated != count):
+    if not isinstance(stated, int) or stated < 0 or (match and stated > 1 and stated != count):
         raise load_error(path, f"key split.count: is {stated!r}, but the name says {count} shards")
     stated_number = metadata.get("split.no", number)
+    if not isinstance(stated_number, int):
+        raise load_error(path, f"key split.no: is {stated_number!r}, expected an integer")
     if max(count, stated) > 1 and (number != 0 or stated_number != 0):
         first = f"{match['stem']}-00001-of-{count:05}.gguf" if match else "the first shard"
         raise load_error(
-            path, f"is a later shard of a split model (split.no {stated_number}); open {first}"
+            path,
+            f"is shard {max(number, stated_number) + 1} of {max(count, stated)}, a later shard of "
+            f"a split model; open {first}",
         )
     if stated > 1 and not match:
         raise load_error(

@@ -369,6 +369,16 @@ def test_split_model_refusals(tmp_path: Path, keys: bool) -> None:
         assert "is shard 1 of 2, but its name" in refusal(renamed)
 
 
+@pytest.mark.parametrize("value", ["x", [1], 2.5, -1, 1 << 63])
+@pytest.mark.parametrize("key", ["split.no", "split.count", "split.tensors.count"])
+def test_senseless_split_keys(tmp_path: Path, key: str, value: object) -> None:
+    save_split(tmp_path)
+    first = tmp_path / "model-00001-of-00002.gguf"
+    split = {"split.no": 0, "split.count": 2} | {key: value}
+    save_gguf(first, gguf_metadata() | split, dict(list(gguf_tensors().items())[::2]))
+    assert key in refusal(first) or "later shard" in refusal(first)
+
+
 def test_names_in_messages_are_printable(model: Path) -> None:
     def newline(data: bytearray) -> None:
         at = data.index(b"blk.0.ffn_up.weight")
