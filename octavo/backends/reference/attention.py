@@ -151,7 +151,7 @@ class _Running:
             decay = np.exp(self._max - top)
             total = total * decay + np.exp(sinks - top)
             acc = acc * decay[..., None]
-        out = (acc / total[..., None])[:, : self._rows].swapaxes(0, 1)
+        out: F32 = np.divide(acc, total[..., None])[:, : self._rows].swapaxes(0, 1)
         return np.ascontiguousarray(out).reshape(self._rows, -1, acc.shape[3])
 
 

@@ -319,7 +319,7 @@ class _Run:
         """Sampling follows the last op (`ReferenceModel.step`)."""
 
 
-_OPS: dict[type, Callable[[_Run, ops.Op], None]] = {  # type: ignore[assignment]
+_OPS: dict[type, Callable[..., None]] = {
     ops.Input: _Run.input,
     ops.Embed: _Run.embed,
     ops.Concat: _Run.concat,

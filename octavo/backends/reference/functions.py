@@ -69,12 +69,20 @@ def rope(x: F32, spec: RopeSpec, *, head_dim: int, table: tuple[F32, F32]) -> F3
 def activation(x: F32, kind: str) -> F32:
     """silu, gelu or gelu_tanh."""
     if kind == "silu":
-        return x / (np.float32(1) + np.exp(-np.maximum(x, np.float32(-80))))
+        return x * _sigmoid(x)
     if kind == "gelu_tanh":
         inner = _GELU_TANH * (x + np.float32(0.044715) * x * x * x)
-        return np.float32(0.5) * x * (np.float32(1) + np.tanh(inner))
-    assert kind == "gelu", kind
-    return np.float32(0.5) * x * (np.float32(1) + _erf(x * _SQRT_HALF))
+        bend = np.tanh(inner)
+    else:
+        assert kind == "gelu", kind
+        bend = _erf(x * _SQRT_HALF)
+    half: F32 = np.multiply(x, np.float32(0.5))
+    return half * (bend + np.float32(1))
+
+
+def _sigmoid(x: F32) -> F32:
+    """1 / (1 + exp(-x)), without overflow: beyond 80 float32 cannot tell."""
+    return np.reciprocal(np.exp(-np.maximum(x, np.float32(-80))) + np.float32(1))
 
 
 def _erf(x: F32) -> F32:
@@ -97,7 +105,7 @@ def route(logits: F32, op: Route, bias: F32 | None) -> Pairs:
         scores = np.exp(logits - logits.max(-1, keepdims=True))
         scores = scores / scores.sum(-1, keepdims=True)
     else:
-        scores = np.float32(1) / (np.float32(1) + np.exp(-np.maximum(logits, np.float32(-80))))
+        scores = _sigmoid(logits)
     choice = scores if bias is None else scores + bias
     if op.groups is not None:
         choice = _keep_groups(choice, *op.groups, pairwise=bias is not None)
