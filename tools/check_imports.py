@@ -20,7 +20,9 @@ _MODELS = _GRAPH | {"models", "weights"}
 _BACKENDS = _MODELS | {"backends", "_native"}
 _WORKER = _BACKENDS | _CORE
 _EXECUTOR = _WORKER | {"worker", "executor"}
-_ENGINE = _EXECUTOR | {"engine", "scheduler", "kvcache", "tokenizer", "grammar", "config_resolve", "machine"}
+_ENGINE = _EXECUTOR | {
+    "engine", "scheduler", "kvcache", "tokenizer", "grammar", "config_resolve", "machine",
+}
 
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
@@ -86,7 +88,7 @@ def violations(root: Path = ROOT) -> list[str]:
                 if target != package and target not in ALLOWED[package]:
                     found.append(f"{where}:{line}: {package} must not import octavo.{target}")
             elif package in STDLIB_ONLY and top != "msgspec" and top not in sys.stdlib_module_names:
-                found.append(f"{where}:{line}: {package} may use stdlib and msgspec only, not {top}")
+                found.append(f"{where}:{line}: {package}: stdlib and msgspec only, not {top}")
             elif top in ("torch", "transformers"):
                 found.append(f"{where}:{line}: no {top} in the base package")
     return found
