@@ -5,10 +5,15 @@ import random
 import pytest
 
 from octavo.config import SchedulerSection
+from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
 from octavo.errors import ContextLengthError, QueueFullError, RequestTooLargeError
+from octavo.kvcache.manager import BlockTable, KVCacheManager
+from octavo.kvcache.radix_tree import RadixTree
+from octavo.scheduler import policy
+from octavo.scheduler.queue import RunningList
 from octavo.testing.invariants import check_idle
-from tests.simulation.harness import EOS, Harness, make_request, random_prompt
+from tests.simulation.harness import Harness, make_request, random_prompt
 
 STEPS_PER_WALK = 500
 NUM_WALKS = 20
@@ -25,14 +30,14 @@ class Walk:
         capacity = num_blocks * self.block_size
         self.max_model_len = rng.choice([capacity * 2, capacity, max(8, capacity // 2)])
         chunked = rng.random() < 0.8
-        budget = rng.choice([3, 5, 8, 16, 64]) if chunked else self.max_model_len + rng.randint(0, 9)
+        budget = rng.choice([3, 6, 16, 32, 64]) if chunked else self.max_model_len + rng.randint(0, 9)
         self.harness = Harness(
             num_blocks=num_blocks,
             block_size=self.block_size,
             enable_prefix_caching=rng.random() < 0.75,
             scheduler=SchedulerSection(
                 max_num_batched_tokens=budget,
-                max_num_seqs=rng.choice([1, 2, 4, 8, 16]),
+                max_num_seqs=rng.choice([1, 4, 8, 16, 16]),
                 max_model_len=self.max_model_len,
                 max_num_waiting=rng.choice([4, 16, 64]),
                 long_prefill_token_threshold=rng.choice([0, 0, 1, 4, 7]),
@@ -47,7 +52,7 @@ class Walk:
         self.num_refused = 0
 
     def run(self, num_steps: int) -> None:
-        for _ in range(num_steps):
+        while self.harness.num_steps < num_steps:
             self._events()
             self.harness.begin_step()
             if self.rng.random() < 0.3:
@@ -82,7 +87,7 @@ class Walk:
         return SamplingParams(
             temperature=rng.choice([0.0, 1.0]),
             min_tokens=rng.choice([0, 0, 2]),
-            stop_token_ids=rng.choice([None, [3, 4]]),
+            stop_token_ids=rng.choice([None, None, [3, 4]]),
             logprobs=rng.choice([None, None, 0]),
             prompt_logprobs=rng.choice([None, None, None, 1]),
             cache_salt=rng.choice([None, None, "a"]),
@@ -94,7 +99,8 @@ class Walk:
         parent = f"r{self.num_added}"
         self.num_added += 1
         prompt, params = self._prompt(), self._params()
-        max_tokens, priority = rng.choice([2, 3, 10, 60]), rng.randint(0, 3)
+        max_tokens, priority = rng.choice([2, 3, 20, 60, 200]), rng.randint(0, 3)
+        eos = rng.random() < 0.4
         for i in range(rng.choice([1, 1, 2, 3, 5])):
             try:
                 self.harness.add(
@@ -104,6 +110,7 @@ class Walk:
                         params=params,
                         max_tokens=max_tokens,
                         priority=priority,
+                        eos=eos,
                         sample_index=i,
                         fork_of=f"{parent}.0" if i else None,
                     )
@@ -133,19 +140,71 @@ def test_random_walk_full(seed: int) -> None:
 
 def test_walks_reach_every_mechanism() -> None:
     """The walks would prove little if nothing ever collided: they do, by the counters."""
-    totals: dict[str, int] = dict.fromkeys(
-        ["num_preemptions", "prefix_cache_hits", "num_copies_on_write", "num_chunked_prefills"], 0
-    )
+    names = ("num_preemptions", "prefix_cache_hits", "num_copies_on_write", "num_chunked_prefills")
+    totals = dict.fromkeys(names, 0)
     num_shared_in_step = num_copies = 0
-    for seed in range(NUM_WALKS, NUM_WALKS + 6):
+    for seed in range(4):
         walk = Walk(seed)
-        walk.run(100)
+        walk.run(200)
         stats = walk.harness.scheduler.stats()
-        for name in totals:
+        for name in names:
             totals[name] += getattr(stats, name)
         num_shared_in_step += walk.harness.executor.num_shared_in_step
         num_copies += walk.harness.executor.num_copies
     assert all(count >= 20 for count in totals.values()), totals
     assert num_shared_in_step >= 5
     assert num_copies == totals["num_copies_on_write"]
-    assert EOS == 0
+
+
+def _never_copy(self: KVCacheManager, request: Request, table: BlockTable) -> bool:
+    return False
+
+
+def _saltless(self: RadixTree, cache_salt: str | None) -> bytes:
+    return b"root"
+
+
+def _forget_blocks(self: KVCacheManager, request: Request) -> None:
+    self._tables.pop(request.request_id, None)
+
+
+def _first_victim(running: RunningList) -> Request:
+    return running[0]
+
+
+def _keep_duplicates(self: RadixTree, request: Request, blocks: list, first: int, last: int) -> list:
+    RADIX_COMMIT(self, request, blocks, first, last)
+    return []
+
+
+def _publish_too_much(
+    self: RadixTree, request: Request, blocks: list, first: int, last: int
+) -> None:
+    RADIX_PUBLISH(self, request, blocks, first, last)
+    if last < len(blocks) and request.num_tokens >= (last + 1) * self._block_size:
+        RADIX_PUBLISH(self, request, blocks, last, last + 1)
+
+
+RADIX_COMMIT = RadixTree.commit
+RADIX_PUBLISH = RadixTree.publish
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "mutant"),
+    [
+        (KVCacheManager, "_must_copy", _never_copy),
+        (KVCacheManager, "free", _forget_blocks),
+        (RadixTree, "root_hash", _saltless),
+        (RadixTree, "commit", _keep_duplicates),
+        (RadixTree, "publish", _publish_too_much),
+        (policy, "preemption_victim", _first_victim),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_walks_catch_broken_bookkeeping(
+    owner: object, name: str, mutant: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, mutant)
+    with pytest.raises((AssertionError, KeyError, IndexError)):
+        for seed in range(NUM_WALKS):
+            _walk(seed)
