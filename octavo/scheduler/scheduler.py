@@ -437,7 +437,8 @@ class Scheduler:
         self, request: Request, runner_output: ModelRunnerOutput
     ) -> EngineCoreOutput | None:
         request_id = request.request_id
-        first_token = request.num_output_tokens == 0
+        num_tokens = len(request.token_ids)
+        first_token = num_tokens == request.num_prompt_tokens
         if first_token and request.params.prompt_logprobs is not None:
             request.prompt_logprobs += runner_output.prompt_logprobs.get(request_id, ())
         error = runner_output.failed.get(request_id)
@@ -445,8 +446,16 @@ class Scheduler:
             self._finish(request, FinishReason.ERROR)
             return EngineCoreOutput(request_id=request_id, new_token_ids=[],
                                     finish_reason=FinishReason.ERROR, error=error)
+        if request_id in runner_output.failed:
+            self._finish(request, FinishReason.ERROR)
+            return EngineCoreOutput(
+                request_id=request_id,
+                new_token_ids=[],
+                finish_reason=FinishReason.ERROR,
+                error=runner_output.failed[request_id],
+            )
         sampled = runner_output.sampled_token_ids.get(request_id, ())
-        samples = request.num_computed_tokens == request.num_tokens
+        samples = request.num_computed_tokens == num_tokens
         assert samples == bool(sampled), f"{request_id}: sampled {sampled}, due: {samples}"
         if not samples:
             return None

@@ -12,7 +12,8 @@ def check_stop(
     stop_reason is the stop id that matched; EOS has none. Before min_tokens only lengths end it.
     A request longer than the whole KV cache cannot compute its next token: LENGTH, too.
     """
-    num_output_tokens = request.num_output_tokens
+    num_tokens = len(request.token_ids)
+    num_output_tokens = num_tokens - request.num_prompt_tokens
     if num_output_tokens >= request.params.min_tokens:
         token_id = request.token_ids[-1]
         if token_id in request.eos_token_ids:
@@ -21,8 +22,8 @@ def check_stop(
             return FinishReason.STOP, token_id
     if (
         num_output_tokens >= request.max_tokens
-        or request.num_tokens >= max_model_len
-        or request.num_tokens > kv_capacity_tokens
+        or num_tokens >= max_model_len
+        or num_tokens > kv_capacity_tokens
     ):
         return FinishReason.LENGTH, None
     return None

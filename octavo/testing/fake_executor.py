@@ -96,6 +96,7 @@ class FakeExecutor:
     def __init__(
         self, *, num_blocks: int, block_size: int, vocab_size: int, check_kv: bool = True
     ) -> None:
+        self.failing: set[str] = set()  # requests for which nothing can be drawn
         self._block_size = block_size
         self._vocab_size = vocab_size
         self._check_kv = check_kv
@@ -132,6 +133,12 @@ class FakeExecutor:
 
     def collect(self, handle: int) -> ModelRunnerOutput:
         return self._results.pop(handle)
+
+    def describe(self) -> dict[str, str]:
+        return {"backend": "fake"}
+
+    def shutdown(self) -> None:
+        self._rows.clear()
 
     def _add(self, new: NewRequestData) -> None:
         assert new.request_id not in self._rows, f"{new.request_id} is here already"
@@ -206,6 +213,9 @@ class FakeExecutor:
                 if scored:
                     output.prompt_logprobs[request_id] = _fake_logprobs(scored)
             if row.num_computed_tokens < len(row.token_ids):
+                continue
+            if request_id in self.failing:
+                output.failed[request_id] = "no token can be drawn"
                 continue
             token_id = _draw(
                 row.fingerprints[-1],

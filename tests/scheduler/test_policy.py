@@ -10,10 +10,10 @@ from octavo.scheduler.queue import RunningList
 from tests.simulation.harness import make_request
 
 
-def _request(index: int, *, num_prompt: int = 5, max_tokens: int = 10, priority: int = 0) -> Request:
-    message = make_request(
-        f"r{index}", [1] * num_prompt, max_tokens=max_tokens, priority=priority
-    )
+def _request(
+    index: int, *, num_prompt: int = 5, max_tokens: int = 10, priority: int = 0
+) -> Request:
+    message = make_request(f"r{index}", [1] * num_prompt, max_tokens=max_tokens, priority=priority)
     return Request.from_message(message, arrival_index=index, now_s=0.0)
 
 

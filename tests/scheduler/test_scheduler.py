@@ -106,9 +106,9 @@ def test_bad_requests_are_refused_with_the_numbers() -> None:
         h.scheduler.add_request(make_request("a", [1]))
     with pytest.raises(InvalidRequestError, match="empty"):
         h.scheduler.add_request(make_request("b", []))
-    with pytest.raises(ContextLengthError, match="40 tokens.* context of 40"):
+    with pytest.raises(ContextLengthError, match=r"40 tokens.* context of 40"):
         h.scheduler.add_request(make_request("b", [1] * 40))
-    with pytest.raises(RequestTooLargeError, match="32 tokens.* holds 32"):
+    with pytest.raises(RequestTooLargeError, match=r"32 tokens.* holds 32"):
         h.scheduler.add_request(make_request("b", [1] * 32))
     with pytest.raises(InvalidRequestError, match="fork_of is 'a'"):
         h.scheduler.add_request(make_request("b", [2], fork_of="a"))
@@ -363,6 +363,18 @@ def test_blocks_of_an_aborted_writer_stay_valid_for_who_shares_them() -> None:
     h.end_step()
     h.run()
     assert set(h.finish_reasons) == {"b"}
+
+
+def test_a_request_the_worker_cannot_serve_ends_alone() -> None:
+    h = _harness()
+    for name in "ab":
+        h.add(make_request(name, _prompt(1, 5)))
+    h.executor.failing.add("a")
+    h.step()
+    assert h.finish_reasons["a"] == FinishReason.ERROR
+    h.run()
+    assert set(h.finish_reasons) == {"a", "b"}
+    check_idle(h.scheduler)
 
 
 def test_the_worker_hears_of_everyone_who_left() -> None:

@@ -83,6 +83,12 @@ class Harness:
             request = self.requests.get(output.request_id)
             assert request is not None, f"news of {output.request_id}, which is gone"
             tokens = self.outputs[output.request_id]
+            if output.error is not None:
+                assert output.request_id in self.executor.failing
+                assert output.finish_reason == FinishReason.ERROR
+                self.finish_reasons[output.request_id] = FinishReason.ERROR
+                del self.requests[output.request_id]
+                continue
             first = not tokens
             assert first == (output.num_cached_tokens is not None)
             if first:
@@ -93,6 +99,8 @@ class Harness:
                 scored = [entry.token_id for entry in output.prompt_logprobs]
                 assert first and scored == request.prompt_token_ids[1:]
                 self.prompt_logprobs[output.request_id] = len(scored)
+            elif first and request.params.prompt_logprobs is not None:
+                assert request.fork_of is not None, "prompt logprobs are lost"
             if request.params.logprobs is not None:
                 assert output.logprobs is not None
                 assert [e.token_id for e in output.logprobs] == output.new_token_ids

@@ -1,4 +1,4 @@
-"""Random walks over scheduler and KV: every invariant after every step, every output as if alone."""
+"""Random walks over scheduler and KV: every invariant after each step, every output as if alone."""
 
 import random
 
@@ -30,7 +30,9 @@ class Walk:
         capacity = num_blocks * self.block_size
         self.max_model_len = rng.choice([capacity * 2, capacity, max(8, capacity // 2)])
         chunked = rng.random() < 0.8
-        budget = rng.choice([3, 6, 16, 32, 64]) if chunked else self.max_model_len + rng.randint(0, 9)
+        budget = rng.choice([3, 6, 16, 32, 64])
+        if not chunked:
+            budget += self.max_model_len
         self.harness = Harness(
             num_blocks=num_blocks,
             block_size=self.block_size,
@@ -68,6 +70,8 @@ class Walk:
             self._add_group()
         while self.harness.requests and rng.random() < self.abort_rate:
             self.harness.abort(rng.choice(list(self.harness.requests)))
+        if self.harness.requests and rng.random() < 0.01:
+            self.harness.executor.failing.add(rng.choice(list(self.harness.requests)))
         if rng.random() < 0.01:
             self.harness.scheduler.reset_prefix_cache()
 
@@ -172,7 +176,9 @@ def _first_victim(running: RunningList) -> Request:
     return running[0]
 
 
-def _keep_duplicates(self: RadixTree, request: Request, blocks: list, first: int, last: int) -> list:
+def _keep_duplicates(
+    self: RadixTree, request: Request, blocks: list, first: int, last: int
+) -> list:
     RADIX_COMMIT(self, request, blocks, first, last)
     return []
 
