@@ -152,7 +152,8 @@ class OutputProcessor:
         for sample in group.samples:
             if self._samples.pop(sample.core_id, None) is not None and sample.core_id != but:
                 core_ids.append(sample.core_id)
-            sample.finish_reason = sample.finish_reason or FinishReason.ERROR
+            if sample.finish_reason is None:
+                sample.finish_reason = FinishReason.ERROR
         self._metrics.observe_finished(group.summary(time.monotonic()))
         group.sink(error)
         return core_ids
@@ -207,7 +208,7 @@ class _Group:
     def summary(self, now: float) -> FinishedRequest:
         params = self.prepared.params
         return FinishedRequest(
-            reasons=[str(s.finish_reason or FinishReason.ERROR) for s in self.samples],
+            reasons=[str(s.finish_reason) for s in self.samples],
             num_prompt_tokens=len(self.prepared.prompt_token_ids),
             num_generation_tokens=sum(len(s.token_ids) for s in self.samples),
             n=params.n, max_tokens=self.prepared.core_requests[0].max_tokens,

@@ -1,9 +1,6 @@
-"""Engine pieces without a model: a byte tokenizer, a scripted executor, cores over them."""
+"""Engine pieces without a model: a scripted executor, and cores and front ends over it."""
 
 from collections.abc import Sequence
-
-import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
 
 from octavo.config import CacheSection, EngineConfig, ModelSection, SchedulerSection
 from octavo.core.messages import EngineReady, TokenLogprobs
@@ -13,31 +10,14 @@ from octavo.engine.factory import FrontEndParts
 from octavo.engine.input_processor import InputLimits, InputProcessor
 from octavo.kvcache.manager import KVCacheManager
 from octavo.scheduler.scheduler import Scheduler
+from octavo.testing.byte_tokenizer import EOS_ID, VOCAB_SIZE
 from octavo.testing.fake_executor import FakeExecutor
 from octavo.tokenizer.chat_template import ChatTemplate
 from octavo.tokenizer.tokenizer import Tokenizer
 from octavo.weights.model_config import ModelConfig, RopeConfig
 
-EOS = 256
-VOCAB = 257
-
-
-def byte_tokenizer() -> Tokenizer:
-    """Ids 0 .. 255 are the bytes, 256 is EOS."""
-    alphabet = _byte_alphabet()
-    inner = tokenizers.Tokenizer(models.BPE(vocab={alphabet[b]: b for b in range(256)}, merges=[]))
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    inner.decoder = decoders.ByteLevel()
-    inner.add_special_tokens(["<eos>"])
-    return Tokenizer(inner, eos_token_ids=(EOS,))
-
-
-def _byte_alphabet() -> list[str]:
-    """GPT-2's printable stand-ins for the bytes."""
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    hidden = [b for b in range(256) if b not in shown]
-    table = {b: chr(b) for b in shown} | {b: chr(256 + i) for i, b in enumerate(hidden)}
-    return [table[b] for b in range(256)]
+EOS = EOS_ID
+VOCAB = VOCAB_SIZE
 
 
 def config_of(*, num_blocks: int = 64, max_model_len: int = 256, max_num_seqs: int = 8,
@@ -79,7 +59,7 @@ def parts_of(tokenizer: Tokenizer) -> FrontEndParts:
         eos_token_ids=(EOS,), bos_token_id=None)
     template = ChatTemplate(
         "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}",
-        bos_token="", eos_token="<eos>", control_tokens=())
+        bos_token="", eos_token="<|eos|>", control_tokens=())
     return FrontEndParts(tokenizer, template, model, (EOS,))
 
 

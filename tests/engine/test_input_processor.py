@@ -4,7 +4,8 @@ import pytest
 
 from octavo.core.sampling_params import SamplingParams
 from octavo.errors import ContextLengthError, InvalidRequestError, RequestTooLargeError
-from tests.engine.parts import EOS, VOCAB, byte_tokenizer, input_processor
+from octavo.testing.byte_tokenizer import byte_tokenizer
+from tests.engine.parts import EOS, VOCAB, input_processor
 
 INPUTS = input_processor(byte_tokenizer(), max_model_len=32)
 

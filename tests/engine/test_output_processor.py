@@ -10,7 +10,8 @@ from octavo.engine.metrics import FrontEndMetrics
 from octavo.engine.output_processor import OutputProcessor
 from octavo.engine.outputs import OutputKind, RequestOutput
 from octavo.errors import OctavoError
-from tests.engine.parts import EOS, ScriptedExecutor, byte_tokenizer, config_of, core_of
+from octavo.testing.byte_tokenizer import byte_tokenizer
+from tests.engine.parts import EOS, ScriptedExecutor, config_of, core_of
 from tests.engine.parts import input_processor as make_inputs
 
 TOKENIZER = byte_tokenizer()
@@ -89,7 +90,7 @@ def test_ignore_eos_goes_on() -> None:
     sample = final("ab", ignore_eos=True, max_tokens=4).outputs[0]
     assert (sample.text, sample.token_ids) == ("ab", [*b"ab", EOS, EOS])
     shown = final("ab", ignore_eos=True, max_tokens=3, skip_special_tokens=False).outputs[0]
-    assert shown.text == "ab<eos>"
+    assert shown.text == "ab<|eos|>"
 
 
 def test_detokenize_off_gives_ids_only() -> None:
