@@ -28,6 +28,7 @@ static inline void noise_block(const NoiseKey& key, uint32_t first, uint32_t* wo
   uint32_t k0 = static_cast<uint32_t>(key.seed);
   uint32_t k1 = static_cast<uint32_t>(key.seed >> 32);
   for (int round = 0; round < 10; ++round) {
+#pragma GCC unroll 1
     for (int i = 0; i < kWidth; ++i) {
       const uint64_t p0 = static_cast<uint64_t>(0xD2511F53u) * c0[i];
       const uint64_t p1 = static_cast<uint64_t>(0xCD9E8D57u) * c2[i];

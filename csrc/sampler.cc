@@ -72,22 +72,28 @@ void cut_list(const Tempered& temper, float top_p, Candidate* list, int n, Kept*
   kept->id = last.id;
 }
 
-// Weights of block b under `kept` and their histogram buckets.
-void weigh_block(const Row& row, int b, const Tempered& temper, const Kept& kept, uint64_t* weight,
+// y = x - max with NaN as -inf. Simple loops: each becomes vector code.
+void shift_block(const float* x, float max, float* y) {
+  for (int i = 0; i < kBlock; ++i) y[i] = x[i] < FLT_MAX ? x[i] : FLT_MAX;
+  for (int i = 0; i < kBlock; ++i) y[i] = x[i] > -kInf ? y[i] : -kInf;
+  for (int i = 0; i < kBlock; ++i) y[i] = y[i] - max;
+}
+
+// y of block b (-inf for what `kept` leaves out) and its histogram buckets.
+void place_block(const Row& row, int b, const Tempered& temper, const Kept& kept, float* y,
                  int32_t* bucket) {
   float buffer[kBlock];
-  float y[kBlock];
   const float* x = row.block(b, buffer);
-  for (int i = 0; i < kBlock; ++i) y[i] = (clamp_finite(x[i]) - temper.max) / temper.temperature;
-  for (int i = 0; i < kBlock; ++i) y[i] = (x[i] > -kInf && y[i] >= kept.y) ? y[i] : -kInf;
+  shift_block(x, temper.max, y);
+  for (int i = 0; i < kBlock; ++i) y[i] = y[i] / temper.temperature;
+  for (int i = 0; i < kBlock; ++i) y[i] = y[i] >= kept.y ? y[i] : -kInf;
   if (kept.x > -kInf) {
     for (int i = 0; i < kBlock; ++i) y[i] = kept(clamp_finite(x[i]), b * kBlock + i) ? y[i] : -kInf;
   }
-  for (int i = 0; i < kBlock; ++i) weight[i] = softmax_weight(y[i]);
-  for (int i = 0; i < kBlock; ++i) {
-    const float place = y[i] * -kBucketsPerUnit;
-    bucket[i] = static_cast<int32_t>(place < kBuckets - 1 ? place : kBuckets - 1);
-  }
+  float place[kBlock];
+  for (int i = 0; i < kBlock; ++i) place[i] = y[i] * -kBucketsPerUnit;
+  for (int i = 0; i < kBlock; ++i) place[i] = place[i] < kBuckets - 1 ? place[i] : kBuckets - 1;
+  for (int i = 0; i < kBlock; ++i) bucket[i] = static_cast<int32_t>(place[i]);
 }
 
 bool block_counts(const Row& row, int b, const Tempered& temper, const Kept& kept) {
@@ -100,11 +106,13 @@ void cut_histogram(const Row& row, const Tempered& temper, float top_p, const Sc
                    Kept* kept) {
   uint64_t* histogram = scratch.histogram;
   std::fill(histogram, histogram + kBuckets, uint64_t{0});
+  float y[kBlock];
   uint64_t weight[kBlock];
   int32_t bucket[kBlock];
   for (int b = 0; b < row.blocks; ++b) {
     if (!block_counts(row, b, temper, *kept)) continue;
-    weigh_block(row, b, temper, *kept, weight, bucket);
+    place_block(row, b, temper, *kept, y, bucket);
+    softmax_weights<kBlock>(y, weight);
     for (int i = 0; i < kBlock; ++i) histogram[bucket[i]] += weight[i];
   }
   uint64_t total = 0;
@@ -116,11 +124,11 @@ void cut_histogram(const Row& row, const Tempered& temper, float top_p, const Sc
   for (int b = 0; b < row.blocks; ++b) {
     if (!block_counts(row, b, temper, *kept)) continue;
     if (temper(row.maxima[b]) * -kBucketsPerUnit >= static_cast<float>(border + 1)) continue;
-    weigh_block(row, b, temper, *kept, weight, bucket);
+    place_block(row, b, temper, *kept, y, bucket);
     for (int i = 0; i < kBlock; ++i) {
-      if (bucket[i] != border || weight[i] == 0) continue;
+      if (bucket[i] != border || !(y[i] > kWeightFloor)) continue;
       const int id = b * kBlock + i;
-      scratch.list[n++] = Candidate{clamp_finite(row.x[id]), id, weight[i]};
+      scratch.list[n++] = Candidate{clamp_finite(row.x[id]), id, softmax_weight(y[i])};
     }
   }
   const Candidate last = weighted_select(scratch.list, n, target);
@@ -251,11 +259,10 @@ double log_total(const Row& row) {
   for (int b = 0; b < row.blocks; ++b) {
     if (!(temper(row.maxima[b]) > kWeightFloor)) continue;
     const float* x = row.block(b, buffer);
+    float y[kBlock];
     uint64_t weight[kBlock];
-    for (int i = 0; i < kBlock; ++i) {
-      const float y = clamp_finite(x[i]) - row.max;
-      weight[i] = softmax_weight(x[i] > -kInf ? y : -kInf);
-    }
+    shift_block(x, row.max, y);
+    softmax_weights<kBlock>(y, weight);
     for (int i = 0; i < kBlock; ++i) total += weight[i];
   }
   return log_double(static_cast<double>(total) / kWeightOne);

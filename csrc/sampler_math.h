@@ -70,13 +70,24 @@ constexpr double kWeightOne = 1099511627776.0;  // 2^40
 // Below this exp(y) is under half a unit.
 constexpr float kWeightFloor = -29.0f;
 
-// rint(2^40 exp(y)) for y <= 0; 0 for y <= -29 and for NaN.
-static inline uint64_t softmax_weight(float y) {
+// rint(2^40 exp(y)) for -29 <= y <= 0
+static inline uint64_t weight_in_range(float y) {
   constexpr double kTwo52 = 4503599627370496.0;
-  const bool counts = y > kWeightFloor;
-  const double e = exp_double(counts ? static_cast<double>(y) : 0.0);
-  const uint64_t units = double_to_bits(std::fma(e, kWeightOne, kTwo52)) - double_to_bits(kTwo52);
-  return counts ? units : 0;
+  const double e = exp_double(static_cast<double>(y));
+  return double_to_bits(std::fma(e, kWeightOne, kTwo52)) - double_to_bits(kTwo52);
+}
+
+static inline float weight_clamp(float y) { return y > kWeightFloor ? y : kWeightFloor; }
+
+// rint(2^40 exp(y)) for y <= 0; 0 for y <= -29 (where it rounds to 0 anyway) and for NaN.
+static inline uint64_t softmax_weight(float y) { return weight_in_range(weight_clamp(y)); }
+
+// The same for n values; the two loops apart, so that the compiler makes vector code of each.
+template <int N>
+static inline void softmax_weights(const float* y, uint64_t* weight) {
+  float clamped[N];
+  for (int i = 0; i < N; ++i) clamped[i] = weight_clamp(y[i]);
+  for (int i = 0; i < N; ++i) weight[i] = weight_in_range(clamped[i]);
 }
 
 // Gumbel noise of a 32-bit word: u = (word + 0.5) 2^-32, -log(-log(u)); between -3.1 and 22.9.
