@@ -441,11 +441,6 @@ class Scheduler:
         first_token = num_tokens == request.num_prompt_tokens
         if first_token and request.params.prompt_logprobs is not None:
             request.prompt_logprobs += runner_output.prompt_logprobs.get(request_id, ())
-        error = runner_output.failed.get(request_id)
-        if error is not None:
-            self._finish(request, FinishReason.ERROR)
-            return EngineCoreOutput(request_id=request_id, new_token_ids=[],
-                                    finish_reason=FinishReason.ERROR, error=error)
         if request_id in runner_output.failed:
             self._finish(request, FinishReason.ERROR)
             return EngineCoreOutput(
