@@ -30,7 +30,7 @@ def norm(
     x: F32, weight: F32, *, kind: str, bias: F32 | None, eps: float, add_one: bool
 ) -> F32:
     """RMS or layer norm of every group of len(weight) columns."""
-    groups = x.reshape(x.shape[0], -1, weight.size)
+    groups = x.reshape(x.shape[0], x.shape[1] // weight.size, weight.size)
     if kind == "layer":
         groups = groups - groups.mean(-1, keepdims=True)
     mean_square = np.square(groups).mean(-1, keepdims=True)
@@ -76,13 +76,16 @@ def activation(x: F32, kind: str) -> F32:
     else:
         assert kind == "gelu", kind
         bend = _erf(x * _SQRT_HALF)
-    half: F32 = np.multiply(x, np.float32(0.5))
-    return half * (bend + np.float32(1))
+    out: F32 = np.multiply(x, np.float32(0.5))
+    out *= bend + np.float32(1)
+    return out
 
 
 def _sigmoid(x: F32) -> F32:
     """1 / (1 + exp(-x)), without overflow: beyond 80 float32 cannot tell."""
-    return np.reciprocal(np.exp(-np.maximum(x, np.float32(-80))) + np.float32(1))
+    out: F32 = np.exp(-np.maximum(x, np.float32(-80)))
+    out += np.float32(1)
+    return np.reciprocal(out, out=out)
 
 
 def _erf(x: F32) -> F32:
