@@ -1,0 +1,154 @@
+// Matrix products in plain C++: the bit oracle of every ISA. Each activation row is computed alone,
+// so nothing can depend on the number of rows of a call.
+#include <cmath>
+#include <cstring>
+
+#include "float_convert.h"
+#include "linear.h"
+
+namespace octavo {
+namespace {
+
+constexpr int kVectorBytes = 64;
+
+struct BlockScales {
+  float d[kLanes];
+  float m[kLanes];
+};
+
+template <ScaleType S>
+void load_scales(const uint8_t* source, float* out) {
+  if (S == ScaleType::kF32) {
+    std::memcpy(out, source, kLanes * sizeof(float));
+    return;
+  }
+  uint16_t half[kLanes];
+  std::memcpy(half, source, sizeof(half));
+  for (int r = 0; r < kLanes; ++r) out[r] = f16_to_f32(half[r]);
+}
+
+// dot[r] += sum over the four columns of a quad.
+inline void dot_quad(const uint8_t* w, const int8_t* a, int32_t* dot) {
+  for (int r = 0; r < kLanes; ++r) {
+    int32_t sum = 0;
+    for (int i = 0; i < 4; ++i) sum += static_cast<int32_t>(w[4 * r + i]) * a[i];
+    dot[r] += sum;
+  }
+}
+
+template <Layout L>
+void block_dot(const uint8_t* payload, const int8_t* a, int32_t isum, int32_t* dot) {
+  constexpr bool kNibbles = L == Layout::kQ4 || L == Layout::kQ4M;
+  constexpr int kZero = L == Layout::kQ4 ? 8 : (L == Layout::kQ8 ? 128 : 0);
+  for (int r = 0; r < kLanes; ++r) dot[r] = -kZero * isum;
+  if (!kNibbles) {
+    for (int j = 0; j < 8; ++j) dot_quad(payload + j * kVectorBytes, a + 4 * j, dot);
+    return;
+  }
+  for (int j = 0; j < 4; ++j) {
+    uint8_t low[kVectorBytes];
+    uint8_t high[kVectorBytes];
+    const uint8_t* w = payload + j * kVectorBytes;
+    for (int i = 0; i < kVectorBytes; ++i) {
+      low[i] = w[i] & 0x0F;
+      high[i] = w[i] >> 4;
+    }
+    dot_quad(low, a + 4 * j, dot);
+    dot_quad(high, a + 16 + 4 * j, dot);
+  }
+}
+
+template <Layout L, ScaleType S>
+void panel_i8(const uint8_t* panel, const ActRows& acts, int row, float* out) {
+  constexpr bool kMin = L == Layout::kQ4M || L == Layout::kQ8M;
+  constexpr size_t kPayload =
+      (L == Layout::kQ4 || L == Layout::kQ4M) ? 4 * kVectorBytes : 8 * kVectorBytes;
+  constexpr size_t kScaleBytes = kLanes * (S == ScaleType::kF16 ? 2 : 4);
+  const int blocks = acts.k / kQuantGroup;
+  const int8_t* q = acts.q + static_cast<size_t>(row) * acts.k;
+  const size_t first = static_cast<size_t>(row) * blocks;
+  float acc[kLanes] = {};
+  for (int b = 0; b < blocks; ++b) {
+    BlockScales s;
+    load_scales<S>(panel + kPayload, s.d);
+    if (kMin) load_scales<S>(panel + kPayload + kScaleBytes, s.m);
+    int32_t dot[kLanes];
+    block_dot<L>(panel, q + b * kQuantGroup, acts.isum[first + b], dot);
+    const float scale = acts.scale[first + b];
+    const float fsum = acts.fsum[first + b];
+    for (int r = 0; r < kLanes; ++r) {
+      const float t = s.d[r] * scale;
+      acc[r] = std::fma(t, static_cast<float>(dot[r]), acc[r]);
+      if (kMin) acc[r] = std::fma(s.m[r], fsum, acc[r]);
+    }
+    panel += kPayload + kScaleBytes * (kMin ? 2 : 1);
+  }
+  std::memcpy(out, acc, sizeof(acc));
+}
+
+void panel_f32(const uint8_t* panel, const ActRows& acts, int row, float* out) {
+  const float* w = reinterpret_cast<const float*>(panel);
+  const float* x = acts.f32 + static_cast<size_t>(row) * acts.k;
+  float acc[kLanes] = {};
+  for (int k = 0; k < acts.k; ++k) {
+    for (int r = 0; r < kLanes; ++r) acc[r] = std::fma(w[k * kLanes + r], x[k], acc[r]);
+  }
+  std::memcpy(out, acc, sizeof(acc));
+}
+
+void panel_bf16(const uint8_t* panel, const ActRows& acts, int row, float* out) {
+  const uint16_t* w = reinterpret_cast<const uint16_t*>(panel);
+  const uint16_t* x = acts.bf16 + static_cast<size_t>(row) * acts.k;
+  float acc[kLanes] = {};
+  for (int k = 0; k < acts.k; k += 2) {
+    const float x0 = bf16_to_f32(x[k]);
+    const float x1 = bf16_to_f32(x[k + 1]);
+    for (int r = 0; r < kLanes; ++r) {
+      const float w0 = bf16_to_f32(w[(k * kLanes) + 2 * r]);
+      const float w1 = bf16_to_f32(w[(k * kLanes) + 2 * r + 1]);
+      acc[r] = std::fma(w1, x1, std::fma(w0, x0, acc[r]));
+    }
+  }
+  std::memcpy(out, acc, sizeof(acc));
+}
+
+using PanelFn = void (*)(const uint8_t*, const ActRows&, int, float*);
+
+PanelFn panel_function(const PackedMatrix& w) {
+  const bool half = w.scale == ScaleType::kF16;
+  switch (w.layout) {
+    case Layout::kF32:
+      return panel_f32;
+    case Layout::kBF16:
+      return panel_bf16;
+    case Layout::kQ4:
+      return half ? panel_i8<Layout::kQ4, ScaleType::kF16> : panel_i8<Layout::kQ4, ScaleType::kF32>;
+    case Layout::kQ4M:
+      return half ? panel_i8<Layout::kQ4M, ScaleType::kF16>
+                  : panel_i8<Layout::kQ4M, ScaleType::kF32>;
+    case Layout::kQ8:
+      return half ? panel_i8<Layout::kQ8, ScaleType::kF16> : panel_i8<Layout::kQ8, ScaleType::kF32>;
+    case Layout::kQ8M:
+      return half ? panel_i8<Layout::kQ8M, ScaleType::kF16>
+                  : panel_i8<Layout::kQ8M, ScaleType::kF32>;
+  }
+  return nullptr;
+}
+
+void tile(const PackedMatrix& matrix, int panel, int panels, const ActRows& acts, int row0, int m,
+          float* out, int64_t ldo) {
+  const PanelFn run = panel_function(matrix);
+  for (int p = 0; p < panels; ++p) {
+    const uint8_t* data = matrix.data + static_cast<size_t>(panel + p) * matrix.panel_stride;
+    for (int i = 0; i < m; ++i) run(data, acts, row0 + i, out + i * ldo + p * kLanes);
+  }
+}
+
+}  // namespace
+
+const LinearKernels* linear_generic() {
+  static const LinearKernels table = {"generic", tile};
+  return &table;
+}
+
+}  // namespace octavo

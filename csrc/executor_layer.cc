@@ -1,0 +1,190 @@
+// The phases of a layer. Every phase ends with a barrier, so each may read what the one before wrote.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "executor.h"
+#include "executor_tuning.h"
+
+namespace octavo {
+
+void Executor::qkv(Spmd& spmd, const QkvRecord& record) {
+  const ActSet& acts = normed(spmd, record.norm, counts_.tokens, nullptr);
+  const RowBlocks blocks = row_blocks(counts_.tokens);
+  const int kv_heads = record.k.weight.groups();
+  const int heads = kv_heads + record.q.weight.groups();
+  float* tile = threads_[spmd.thread()].tile;
+  spmd.for_units(heads * blocks.count, [&](int u) {
+    const int head = u % heads;
+    const int row0 = u / heads * blocks.size;
+    const int rows = std::min(blocks.size, counts_.tokens - row0);
+    // KV heads come first: they cost twice a query head.
+    if (head < kv_heads) {
+      kv_unit(acts, record, head, row0, rows, tile);
+    } else {
+      query_unit(acts, record, head - kv_heads, row0, rows, tile);
+    }
+  });
+  spmd.sync();
+}
+
+// QK-norm and rope of one head's rows, in place.
+void Executor::rotate_rows(float* tile, int64_t ld, int dim, const NormSpec& norm, int rope,
+                           int row0, int rows) {
+  const RopeTable* table = rope >= 0 ? &plan_.ropes[rope] : nullptr;
+  for (int i = 0; i < rows; ++i) {
+    float* head = tile + i * ld;
+    if (norm.weight) kernels_.head_norm(head, dim, norm.weight, norm.add_one, norm.eps);
+    if (table) kernels_.rope(head, table, arrays_.positions[row0 + i]);
+  }
+}
+
+void Executor::query_unit(const ActSet& acts, const QkvRecord& record, int head, int row0, int rows,
+                          float* tile) {
+  const PackedMatrix& w = record.q.weight;
+  const int dim = w.group_rows;
+  const int64_t ld = w.group_panels * kLanes;
+  product(record.q, head * w.group_panels, w.group_panels, acts.of(record.q), row0, rows, tile, ld, head * dim,
+          dim);
+  rotate_rows(tile, ld, dim, record.q_norm, record.q_rope, row0, rows);
+  for (int i = 0; i < rows; ++i) {
+    float* out = queries_ + static_cast<size_t>(row0 + i) * w.rows + head * dim;
+    std::memcpy(out, tile + i * ld, dim * sizeof(float));
+  }
+}
+
+void Executor::kv_unit(const ActSet& acts, const QkvRecord& record, int head, int row0, int rows,
+                       float* tile) {
+  const PackedMatrix& w = record.k.weight;
+  const StoreSpec& store = plan_.stores[record.store];
+  const int dim = w.group_rows;
+  const int panels = w.group_panels;
+  const int64_t ld = 2 * panels * kLanes;
+  float* values = tile + panels * kLanes;
+  product(record.k, head * panels, panels, acts.of(record.k), row0, rows, tile, ld, head * dim, dim);
+  product(record.v, head * panels, panels, acts.of(record.v), row0, rows, values, ld, head * dim, dim);
+  rotate_rows(tile, ld, dim, record.k_norm, record.k_rope, row0, rows);
+  const int32_t* slots =
+      arrays_.slot_mapping + static_cast<size_t>(store.group) * limits_.max_tokens;
+  for (int i = 0; i < rows; ++i) {
+    kernels_.kv_write(&store.layout, store.base, slots[row0 + i], head, tile + i * ld,
+                      values + i * ld);
+  }
+}
+
+void Executor::attention(Spmd& spmd, const AttentionRecord& record) {
+  const int kv_heads = plan_.stores[record.store].layout.num_kv_heads;
+  float* scratch = threads_[spmd.thread()].scratch;
+  const int units = static_cast<int>(items_.size()) * kv_heads;
+  spmd.for_ordered_units(units, [&](int u) {
+    attention_unit(record, items_[u / kv_heads], u % kv_heads, scratch);
+  });
+  spmd.sync();
+  const int columns = record.num_heads / kv_heads * plan_.stores[record.store].layout.head_dim;
+  if (record.out_kind != ActKind::kI8 || columns % kQuantGroup == 0) return;
+  // Groups of 32 columns span KV heads: quantize whole rows once all heads are there.
+  const int width = record.num_heads * plan_.stores[record.store].layout.head_dim;
+  ActRows out = attention_out_.narrowed(record.out_kind, width);
+  spmd.for_units(counts_.tokens, [&](int t) {
+    kernels_.norm_rows(attended_ + static_cast<size_t>(t) * width, width, 1, width, nullptr, 0.0f,
+                       0.0f, &out, t);
+  });
+  spmd.sync();
+}
+
+void Executor::attention_unit(const AttentionRecord& record, const AttentionItem& item, int kv_head,
+                              float* scratch) {
+  const StoreSpec& store = plan_.stores[record.store];
+  const int group = record.num_heads / store.layout.num_kv_heads;
+  const int columns = group * store.layout.head_dim;
+  const int width = record.num_heads * store.layout.head_dim;
+  const size_t at = static_cast<size_t>(item.row) * width + static_cast<size_t>(kv_head) * columns;
+  AttentionArgs args = {};
+  args.layout = &store.layout;
+  args.kv = store.base;
+  args.block_table =
+      arrays_.block_tables +
+      (static_cast<size_t>(store.group) * limits_.max_seqs + item.seq) * limits_.max_blocks;
+  args.kv_head = kv_head;
+  args.group = group;
+  args.rows = item.rows;
+  args.first_position = arrays_.positions[item.row];
+  args.window = record.window;
+  args.scale = record.scale;
+  args.softcap = record.softcap;
+  args.q = queries_ + at;
+  args.q_stride = width;
+  args.out = attended_ + at;
+  args.out_stride = width;
+  args.scratch = scratch;
+  kernels_.attention(&args);
+  if (record.out_kind == ActKind::kI8 && columns % kQuantGroup) return;
+  // The item's columns become input of the O projection while they are in cache. A view of one row
+  // is contiguous, so each row is stored as a matrix of its own.
+  const ActRows& out = attention_out_.of(record.out_kind);
+  for (int i = 0; i < item.rows; ++i) {
+    const size_t value = at + static_cast<size_t>(i) * width;
+    ActRows view = out;
+    view.k = columns;
+    if (view.f32) view.f32 += value;
+    if (view.bf16) view.bf16 += value;
+    if (view.q) {
+      view.q += value;
+      view.scale += value / kQuantGroup;
+      view.isum += value / kQuantGroup;
+      view.fsum += value / kQuantGroup;
+    }
+    kernels_.norm_rows(args.out + i * width, width, 1, columns, nullptr, 0.0f, 0.0f, &view, 0);
+  }
+}
+
+void Executor::add_linear(Spmd& spmd, const AddLinearRecord& record) {
+  const PackedMatrix& w = record.linear.weight;
+  const ActSet& source = record.source == LinearSource::kAttention ? attention_out_ : glu_out_;
+  const ActRows acts = source.narrowed(w.act_kind(), w.k);
+  const RowBlocks blocks = row_blocks(counts_.tokens);
+  const int units = (w.panels + kAddLinearPanels - 1) / kAddLinearPanels;
+  const int64_t ld = kAddLinearPanels * kLanes;
+  float* tile = threads_[spmd.thread()].tile;
+  spmd.for_units(units * blocks.count, [&](int u) {
+    const int panel = u % units * kAddLinearPanels;
+    const int row0 = u / units * blocks.size;
+    const int rows = std::min(blocks.size, counts_.tokens - row0);
+    const int column = panel * kLanes;
+    const int panels = std::min(kAddLinearPanels, w.panels - panel);
+    const int columns = std::min(panels * kLanes, w.rows - column);
+    product(record.linear, panel, panels, acts, row0, rows, tile, ld, column, columns);
+    for (int i = 0; i < rows; ++i) {
+      float* x = stream_ + static_cast<size_t>(row0 + i) * plan_.hidden + column;
+      const float* y = tile + i * ld;
+      for (int c = 0; c < columns; ++c) x[c] = std::fma(y[c], record.scale, x[c]);
+    }
+  });
+  spmd.sync();
+}
+
+void Executor::glu(Spmd& spmd, const GluRecord& record) {
+  const ActSet& acts = normed(spmd, record.norm, counts_.tokens, nullptr);
+  const RowBlocks blocks = row_blocks(counts_.tokens);
+  const int width = record.gate.weight.rows;
+  const int units = (width + kGluColumns - 1) / kGluColumns;
+  const int64_t ld = 2 * kGluColumns;
+  float* tile = threads_[spmd.thread()].tile;
+  ActRows out = glu_out_.narrowed(record.out_kind, width);
+  spmd.for_units(units * blocks.count, [&](int u) {
+    const int column = u % units * kGluColumns;
+    const int row0 = u / units * blocks.size;
+    const int rows = std::min(blocks.size, counts_.tokens - row0);
+    const int columns = std::min(kGluColumns, width - column);
+    const int panel = column / kLanes;
+    const int panels = (columns + kLanes - 1) / kLanes;
+    product(record.gate, panel, panels, acts.of(record.gate), row0, rows, tile, ld, column,
+            columns);
+    product(record.up, panel, panels, acts.of(record.up), row0, rows, tile + kGluColumns, ld,
+            column, columns);
+    kernels_.silu_mul(tile, tile + kGluColumns, ld, rows, columns, &out, row0, column);
+  });
+  spmd.sync();
+}
+
+}  // namespace octavo

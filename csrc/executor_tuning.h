@@ -1,0 +1,27 @@
+// Sizes of work units. None of them changes a result.
+#pragma once
+
+namespace octavo {
+
+// Activation rows of one unit of a matrix product: 128 rows of 1536 int8 columns are 192 KiB, which
+// leaves room for the weight panel in a 1 MiB L2.
+constexpr int kRowBlock = 128;
+// Up to this many rows every thread norms all of them itself: about 0.3 us a row of 576 columns,
+// against a barrier of about 0.5 us.
+constexpr int kRedundantRows = 2;
+// Rows of one unit of a shared norm: about 5 us of work.
+constexpr int kNormRows = 16;
+// Panels of one unit of an output or down projection, for steps of few rows and of many. A unit of
+// one panel and 128 rows of 1536 columns takes about 20 us; with one row, two panels of 15 KiB take
+// about a microsecond.
+constexpr int kAddLinearPanels = 2;
+// Columns of gate and of up in one unit; a multiple of 32 (the activation group) and of 16.
+constexpr int kGluColumns = 64;
+// Panels of one unit of the head: 16 panels of 576 columns are about 150 KiB of weights, 5 us.
+constexpr int kHeadPanels = 16;
+// Logit rows in flight: 64 rows of 49,152 floats are 12 MiB.
+constexpr int kLogitRows = 64;
+// Query rows of one attention item.
+constexpr int kAttentionRows = 16;
+
+}  // namespace octavo

@@ -1,0 +1,63 @@
+"""How each storage type of a model file is kept in native memory.
+
+A table and one function; the repacking itself is native (csrc/pack.cc).
+"""
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.backends.seam import WeightSource
+
+# Source types the native packer reads, with their numbers (csrc/linear.h, QuantType) and the panel
+# layout they end up in. All of these are lossless.
+_NATIVE = {
+    "F32": (0, "f32"),
+    "BF16": (1, "bf16"),
+    "Q4_0": (2, "q4"),
+    "Q4_1": (3, "q4+min"),
+    "Q5_0": (4, "q8"),
+    "Q5_1": (5, "q8+min"),
+    "Q8_0": (6, "q8"),
+    "Q4_K": (7, "q4+min, f32 scales"),
+    "Q5_K": (8, "q8+min, f32 scales"),
+}
+# The rest goes through float32. float16 has more mantissa than bfloat16, so it stays exact as f32;
+# the six bits of Q6_K lose less to bfloat16's eight than they lost when they were made.
+_VIA_F32 = {"F16": "F32", "Q6_K": "BF16"}
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class Storage:
+    """Native source type, and what people are told."""
+
+    type_id: int
+    layout: str
+    via_f32: bool
+
+
+def storage_of(quant: str, k: int) -> Storage:
+    """How a tensor of type `quant` with `k` columns is stored."""
+    native = _VIA_F32.get(quant, quant)
+    if native == "BF16" and k % 2:
+        native = "F32"  # bf16 panels hold column pairs
+    type_id, layout = _NATIVE[native]
+    return Storage(type_id=type_id, layout=layout, via_f32=native != quant)
+
+
+def source_rows(weights: WeightSource, tensor: str, storage: Storage) -> npt.NDArray[np.uint8]:
+    """The tensor's bytes as the native packer of that storage reads them."""
+    if not storage.via_f32:
+        return np.ascontiguousarray(weights.raw(tensor)).reshape(-1)
+    values = np.ascontiguousarray(weights.f32(tensor), np.float32).reshape(-1)
+    if storage.layout == "bf16":
+        return to_bf16(values).view(np.uint8)
+    return values.view(np.uint8)
+
+
+def to_bf16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    """Round to nearest even. For finite values."""
+    bits = values.view(np.uint32)
+    rounded = bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
+    return (rounded >> np.uint32(16)).astype(np.uint16)
