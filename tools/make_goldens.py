@@ -94,7 +94,7 @@ def draw_weights(model: torch.nn.Module, seed: int) -> None:
 def write(folder: Path, model: torch.nn.Module, seed: int, length: int) -> None:
     """Saves the model and its logits, after checking that they are worth comparing."""
     rng = np.random.default_rng(seed)
-    token_ids = rng.integers(3, COMMON["vocab_size"], length, dtype=np.int32)
+    token_ids = rng.integers(3, model.config.vocab_size, length, dtype=np.int32)
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
