@@ -1,0 +1,162 @@
+"""LLM on a tiny real graph: the whole offline path."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from octavo import LLM, SamplingParams
+from octavo.errors import (
+    ConfigError,
+    ContextLengthError,
+    EngineDeadError,
+    InvalidRequestError,
+    ModelLoadError,
+    OctavoError,
+)
+
+GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def llm(tiny_folder: Path) -> Iterator[LLM]:
+    with LLM(str(tiny_folder), max_model_len=128, num_blocks=64, backend="reference") as llm:
+        yield llm
+
+
+def test_outputs_come_in_order_and_do_not_depend_on_the_batch(llm: LLM) -> None:
+    prompts = ["a", "some longer prompt", "b" * 40]
+    together = llm.generate(prompts, GREEDY)
+    assert [o.prompt for o in together] == prompts
+    for prompt, out in zip(prompts, together):
+        (alone,) = llm.generate(prompt, GREEDY)
+        assert alone.outputs[0].token_ids == out.outputs[0].token_ids
+        assert len(out.outputs[0].token_ids) == 8
+        assert out.finished and out.outputs[0].finish_reason == "length"
+
+
+def test_a_reported_seed_repeats_the_request(llm: LLM) -> None:
+    params = SamplingParams(temperature=1.5, max_tokens=12, ignore_eos=True, n=2)
+    (first,) = llm.generate("x", params)
+    assert first.outputs[0].token_ids != first.outputs[1].token_ids
+    seed = first.outputs[0].seed
+    again = SamplingParams(temperature=1.5, max_tokens=12, ignore_eos=True, n=2, seed=seed)
+    (second,) = llm.generate("x", again)
+    assert [o.token_ids for o in first.outputs] == [o.token_ids for o in second.outputs]
+
+
+def test_token_ids_and_text_are_the_same_prompt(llm: LLM) -> None:
+    ids = llm.get_tokenizer().encode("hello")
+    by_text, by_ids, by_dict = llm.generate(["hello", ids, {"prompt_token_ids": ids}], GREEDY)
+    assert by_text.outputs[0].token_ids == by_ids.outputs[0].token_ids
+    assert by_text.outputs[0].token_ids == by_dict.outputs[0].token_ids
+    (single,) = llm.generate(ids, GREEDY)
+    assert single.prompt_token_ids == ids
+
+
+def test_chat_renders_the_template(llm: LLM) -> None:
+    one, two = llm.chat([[{"role": "user", "content": "hi"}], [{"role": "user", "content": "yo"}]],
+                        GREEDY)
+    assert one.prompt == "user: hi\nassistant:" and two.prompt == "user: yo\nassistant:"
+    (single,) = llm.chat([{"role": "user", "content": "hi"}], GREEDY)
+    assert single.outputs[0].token_ids == one.outputs[0].token_ids
+
+
+def test_logprobs_and_prompt_logprobs(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=3, logprobs=2, prompt_logprobs=1,
+                            ignore_eos=True)
+    (out,) = llm.generate("abcd", params)
+    sample = out.outputs[0]
+    assert sample.logprobs is not None and len(sample.logprobs) == 3
+    for token, entry in zip(sample.token_ids, sample.logprobs):
+        assert entry[token].rank == 1 and len(entry) == 2
+    assert sample.cumulative_logprob == pytest.approx(
+        sum(e[t].logprob for t, e in zip(sample.token_ids, sample.logprobs)))
+    assert out.prompt_logprobs is not None and len(out.prompt_logprobs) == 4
+    assert out.prompt_logprobs[0] is None
+    for token, entry_or_none in zip(b"bcd", out.prompt_logprobs[1:]):
+        assert entry_or_none is not None and token in entry_or_none
+    # scoring the output as a prompt gives the same logprobs
+    whole = out.prompt_token_ids + sample.token_ids
+    (scored,) = llm.generate(whole, SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0))
+    assert scored.prompt_logprobs is not None
+    for token, entry, other in zip(sample.token_ids, sample.logprobs, scored.prompt_logprobs[4:]):
+        assert other is not None and other[token].logprob == entry[token].logprob
+
+
+def test_one_bad_prompt_stops_the_list_before_it_runs(llm: LLM) -> None:
+    before = llm.stats().num_steps
+    with pytest.raises(ContextLengthError):
+        llm.generate(["fine", "x" * 200], GREEDY)
+    with pytest.raises(InvalidRequestError, match="one for all, or one each"):
+        llm.generate(["a", "b"], [GREEDY])
+    with pytest.raises(InvalidRequestError):
+        llm.generate("a", SamplingParams(logit_bias={10**6: 1.0}))
+    assert llm.stats().num_steps == before
+    assert llm.generate([]) == []
+
+
+def test_a_request_that_can_draw_nothing_fails_and_the_engine_goes_on(llm: LLM) -> None:
+    nothing = SamplingParams(allowed_token_ids=[97], bad_words=["a"], max_tokens=4)
+    with pytest.raises(OctavoError, match="ban every token"):
+        llm.generate(["x", "y"], [GREEDY, nothing])
+    assert llm.stats().num_running == llm.stats().num_waiting == 0
+    assert llm.stats().num_free_blocks == llm.stats().num_blocks
+    assert len(llm.generate("x", GREEDY)[0].outputs[0].token_ids) == 8
+
+
+def test_more_prompts_than_the_queue_holds(tiny_folder: Path) -> None:
+    with LLM(str(tiny_folder), max_model_len=32, num_blocks=8, max_num_seqs=2) as llm:
+        object.__setattr__(llm.config.scheduler, "max_num_waiting", 3)
+        outputs = llm.generate(["p"] * 20, SamplingParams(temperature=0, max_tokens=2))
+    assert len(outputs) == 20
+
+
+def test_defaults_come_from_generation_config(llm: LLM) -> None:
+    params = llm.get_default_sampling_params()
+    assert (params.temperature, params.top_p, params.max_tokens) == (0.6, 0.9, 16)
+
+
+def test_metrics(llm: LLM) -> None:
+    before = llm.get_metrics()["octavo:generation_tokens_total"]
+    llm.generate("abc", GREEDY)
+    metrics = llm.get_metrics()
+    assert metrics["octavo:generation_tokens_total"] == before + 8
+    assert metrics["octavo:num_requests_running"] == 0
+    assert metrics["octavo:request_success_total{finished_reason=length}"] > 0
+
+
+def test_interrupting_leaves_nothing_running(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = llm._client
+    assert client is not None
+    step, calls = client.step, []
+
+    def interrupted():  # type: ignore[no-untyped-def]
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return step()
+
+    monkeypatch.setattr(client, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(["a", "b"], GREEDY)
+    monkeypatch.undo()
+    assert not client.has_requests
+    assert llm.stats().num_free_blocks == llm.stats().num_blocks
+
+
+def test_shutdown_is_final_and_repeatable(tiny_folder: Path) -> None:
+    llm = LLM(str(tiny_folder), max_model_len=32, num_blocks=8)
+    llm.shutdown()
+    llm.shutdown()
+    with pytest.raises(EngineDeadError):
+        llm.generate("a", GREEDY)
+
+
+def test_bad_arguments_and_models(tiny_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        LLM(str(tiny_folder), max_model_len=10**6)
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF")
+    with pytest.raises(ModelLoadError):
+        LLM(str(broken))
