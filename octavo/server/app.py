@@ -1,0 +1,83 @@
+"""The ASGI application: routes, middleware, and the engine's life inside the server's.
+
+Starts nothing of the network; run.py does.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+
+from octavo.config import ServerSection
+from octavo.errors import OctavoError
+from octavo.server import (
+    health,
+    metrics_route,
+    models,
+    openai_chat,
+    openai_completions,
+    tokenize,
+)
+from octavo.server.errors import on_http_error, on_octavo_error
+from octavo.server.gate import KeyCheck, RequestGate
+from octavo.server.state import ServedEngine, ServerState
+
+_FAMILIES = (models, openai_completions, openai_chat, tokenize, health, metrics_route)
+
+
+def create_app(llm: ServedEngine, section: ServerSection, *, allowed_origins: Sequence[str] = (),
+               log_requests: bool = False, on_ready: Callable[[], None] | None = None,
+               on_load_error: Callable[[OctavoError], None] | None = None) -> Starlette:
+    """The application over one engine; `app.state.server` is its ServerState.
+
+    The engine loads while the application already answers (503 where the model is needed).
+    on_ready: called once when it can serve. on_load_error: called instead if it cannot load.
+    At the end of the lifespan the engine is shut down.
+    """
+    state = ServerState(llm, section)
+
+    async def load() -> None:
+        try:
+            await llm.wait_ready()
+        except OctavoError as error:
+            if on_load_error is not None:
+                on_load_error(error)
+        else:
+            if on_ready is not None:
+                on_ready()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        loading = asyncio.create_task(load(), name="octavo-load")
+        try:
+            yield
+        finally:
+            loading.cancel()
+            await llm.shutdown()
+
+    app = Starlette(
+        routes=[route for family in _FAMILIES for route in family.routes(state)],
+        middleware=_middleware(section, allowed_origins, log_requests),
+        exception_handlers={OctavoError: on_octavo_error, HTTPException: on_http_error},
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    app.state.server = state
+    return app
+
+
+def _middleware(section: ServerSection, allowed_origins: Sequence[str],
+                log_requests: bool) -> list[Middleware]:
+    """Outermost first. CORS is outside of the keys: a browser's preflight carries none."""
+    found = [Middleware(RequestGate, log_requests=log_requests)]
+    if allowed_origins:
+        found.append(Middleware(
+            CORSMiddleware, allow_origins=list(allowed_origins), allow_methods=["*"],
+            allow_headers=["*"], expose_headers=["x-request-id"]))
+    if section.api_keys:
+        found.append(Middleware(KeyCheck, api_keys=section.api_keys))
+    return found

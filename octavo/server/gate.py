@@ -1,0 +1,98 @@
+"""What every request passes: request id, API key, log line, and the last net for bugs of ours.
+
+Plain ASGI, outside of the routes. Knows no route but the open ones.
+"""
+
+import hashlib
+import hmac
+import logging
+import secrets
+import time
+from collections.abc import Sequence
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from octavo.server.errors import InvalidAPIKeyError, error_response, internal_error
+
+logger = logging.getLogger("octavo.server")
+
+# Probes and scrapers have no key, and learn nothing here that a key protects.
+OPEN_PATHS = frozenset({"/health", "/v1/health", "/ready", "/metrics", "/ping"})
+_MAX_ID_CHARS = 128
+
+
+class RequestGate:
+    """Gives each answer an x-request-id (the client's own, if it is usable), logs one line a
+    request, and turns an exception nobody expected into an error object."""
+
+    def __init__(self, app: ASGIApp, *, log_requests: bool) -> None:
+        self._app = app
+        self._log = log_requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _usable_id(Headers(scope=scope).get("x-request-id"))
+        started = time.monotonic()
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception:
+            logger.exception("request %s failed: %s %s", request_id, scope["method"],
+                             scope["path"])
+            if status:
+                raise  # part of an answer is out: the server must cut the connection
+            await error_response(internal_error())(scope, receive, send_with_id)
+        if self._log and scope["path"] not in OPEN_PATHS:
+            logger.info("%s %s %d %.3f s %s", scope["method"], _shown(scope["path"]), status,
+                        time.monotonic() - started, request_id)
+
+
+class KeyCheck:
+    """Refuses requests without a known API key, but for the open routes."""
+
+    def __init__(self, app: ASGIApp, *, api_keys: Sequence[str]) -> None:
+        self._app = app
+        self._digests = [_digest(key) for key in api_keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._is_known(scope):
+            await self._app(scope, receive, send)
+            return
+        error = InvalidAPIKeyError(
+            "no valid API key: send the header 'Authorization: Bearer KEY'")
+        await error_response(error)(scope, receive, send)
+
+    def _is_known(self, scope: Scope) -> bool:
+        headers = Headers(scope=scope)
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer":
+            given = headers.get("x-api-key", "")
+        digest = _digest(given.strip())
+        # every key is compared, in constant time: how long it takes says nothing
+        return sum([hmac.compare_digest(digest, known) for known in self._digests]) > 0
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def _usable_id(given: str | None) -> str:
+    if given and len(given) <= _MAX_ID_CHARS and given.isascii() and given.isprintable():
+        return given
+    return secrets.token_hex(16)
+
+
+def _shown(path: str) -> str:
+    """A path for the log: no control characters, bounded."""
+    return path[:200] if path.isprintable() else repr(path[:200])

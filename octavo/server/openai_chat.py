@@ -1,0 +1,181 @@
+"""POST /v1/chat/completions: a conversation in, choices out, whole or streamed."""
+
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from octavo.core.sampling_params import SamplingParams
+from octavo.engine.outputs import CompletionOutput, RequestOutput
+from octavo.server.body import read_request
+from octavo.server.errors import JSON
+from octavo.server.generation import ClientGoneError, Generation
+from octavo.server.logprobs import chat_logprobs, prompt_logprobs
+from octavo.server.openai_completions import CLIENT_CLOSED_REQUEST
+from octavo.server.params import chat_params, check_priority
+from octavo.server.protocol.requests import ChatRequest
+from octavo.server.protocol.responses import (
+    ChatChoice,
+    ChatChunkChoice,
+    ChatDelta,
+    ChatLogprobs,
+    ChatMessage,
+    ChatResponse,
+)
+from octavo.server.sse import DONE, EventStream
+from octavo.server.state import ServerState
+
+_encode = msgspec.json.encode
+
+
+def routes(state: ServerState) -> list[Route]:
+    """The route of this file."""
+
+    async def chat_completions(request: Request) -> Response:
+        asked = await read_request(request, state, ChatRequest)
+        answer = _ChatCompletion(asked, state)
+        continued = asked.continue_final_message
+        opens_turn = asked.add_generation_prompt
+        prompt = await state.llm.chat_prompt(
+            asked.messages,
+            add_generation_prompt=not continued if opens_turn is None else opens_turn,
+            continue_final_message=continued,
+            chat_template_kwargs=asked.chat_template_kwargs)
+        await answer.generation.start(
+            [prompt], answer.params, priority=check_priority(asked, state),
+            kind="delta" if asked.stream else "final")
+        if asked.stream:
+            return EventStream(answer.events(), on_leave=answer.generation.client_left)
+        try:
+            outputs = await answer.generation.finals(request.receive)
+        except ClientGoneError:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        return Response(_encode(answer.whole(outputs[0])), media_type=JSON)
+
+    return [Route("/v1/chat/completions", chat_completions, methods=["POST"])]
+
+
+class _ChatCompletion:
+    """One request and the shaping of its answer."""
+
+    def __init__(self, request: ChatRequest, state: ServerState) -> None:
+        self._request = request
+        self._tokenizer = state.llm.tokenizer
+        self._model = state.model_name(request.model)
+        self._id = state.response_id("chatcmpl", request.request_id)
+        self._created = int(time.time())
+        self._fingerprint = state.fingerprint
+        self.params: SamplingParams = chat_params(request, state)
+        self.generation = Generation(state, self._id)
+        self._echo = ""
+        if request.echo and request.continue_final_message:
+            self._echo = _text_of(request.messages[-1]) if request.messages else ""
+
+    def whole(self, output: RequestOutput) -> ChatResponse:
+        """The answer in one piece."""
+        request = self._request
+        response = ChatResponse(
+            id=self._id, created=self._created, model=self._model,
+            system_fingerprint=self._fingerprint, usage=self.generation.usage(),
+            choices=[self._choice(part) for part in output.outputs])
+        if request.prompt_logprobs is not None and output.prompt_logprobs is not None:
+            response.prompt_logprobs = prompt_logprobs(output.prompt_logprobs)
+        if request.return_token_ids:
+            response.prompt_token_ids = output.prompt_token_ids
+        return response
+
+    def _choice(self, part: CompletionOutput) -> ChatChoice:
+        assert part.finish_reason is not None
+        return ChatChoice(
+            index=part.index, message=ChatMessage(content=self._echo + part.text),
+            logprobs=self._logprobs(part), finish_reason=part.finish_reason,
+            stop_reason=part.stop_reason, seed=part.seed, token_ids=self._token_ids(part))
+
+    def _logprobs(self, part: CompletionOutput) -> ChatLogprobs | None:
+        if part.logprobs is None:
+            return None
+        return chat_logprobs(self._tokenizer, part.token_ids, part.logprobs,
+                             self._request.top_logprobs or 0)
+
+    def _token_ids(self, part: CompletionOutput) -> list[int] | UnsetType:
+        return part.token_ids if self._request.return_token_ids else UNSET
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """The answer as server-sent events."""
+        options = self._request.stream_options
+        with_usage = options is not None and options.include_usage
+        chunk = _ChunkTemplate(self._head(), with_usage=with_usage)
+        try:
+            # at once, so that clients and proxies see that the request was accepted
+            yield b"".join(
+                chunk.choice(ChatChunkChoice(
+                    index=i, delta=ChatDelta(role="assistant", content=self._echo)))
+                for i in range(self._request.n))
+            async for _, output in self.generation.outputs():
+                self.generation.count(0, output)
+                data = b"".join(self._news(chunk, part) for part in output.outputs)
+                if data:
+                    yield data
+            yield (chunk.usage(self.generation.usage()) if with_usage else b"") + DONE
+        finally:
+            await self.generation.close()
+
+    def _head(self) -> bytes:
+        """The start of every chunk, up to the comma before its choices."""
+        whole = _encode({
+            "id": self._id, "object": "chat.completion.chunk", "created": self._created,
+            "model": self._model, "system_fingerprint": self._fingerprint,
+        })
+        return whole.removesuffix(b"}")
+
+    def _news(self, chunk: "_ChunkTemplate", part: CompletionOutput) -> bytes:
+        """The chunk of a delta; nothing if its text is held back."""
+        is_plain = (part.finish_reason is None and part.logprobs is None
+                    and not self._request.return_token_ids)
+        if is_plain:
+            return chunk.text(part.index, part.text) if part.text else b""
+        choice = ChatChunkChoice(
+            index=part.index, delta=ChatDelta(), logprobs=self._logprobs(part),
+            finish_reason=part.finish_reason, token_ids=self._token_ids(part))
+        if part.text:
+            choice.delta.content = part.text
+        if part.finish_reason is not None:
+            choice.stop_reason, choice.seed = part.stop_reason, part.seed
+        return chunk.choice(choice)
+
+
+class _ChunkTemplate:
+    """Chunks of one stream from ready-made bytes: all that differs is encoded, nothing else."""
+
+    def __init__(self, head: bytes, *, with_usage: bool) -> None:
+        self._head = b"data: " + head
+        self._tail = (b',"usage":null}' if with_usage else b"}") + b"\n\n"
+        self._text_tail = b'},"logprobs":null,"finish_reason":null}]' + self._tail
+
+    def text(self, index: int, text: str) -> bytes:
+        """The common chunk: a piece of text of one choice."""
+        return b"".join((self._head, b',"choices":[{"index":%d,"delta":{"content":' % index,
+                         _encode(text), self._text_tail))
+
+    def choice(self, choice: ChatChunkChoice) -> bytes:
+        """A chunk of any one choice."""
+        return b"".join((self._head, b',"choices":[', _encode(choice), b"]", self._tail))
+
+    def usage(self, usage: msgspec.Struct) -> bytes:
+        """The chunk behind the last choice."""
+        return b"".join((self._head, b',"choices":[],"usage":', _encode(usage), b"}\n\n"))
+
+
+def _text_of(message: Any) -> str:
+    """The text of a message the template has rendered: it is a string or a list of text parts."""
+    content = message.get("content") if isinstance(message, dict) else None
+    if isinstance(content, list):
+        parts = [p if isinstance(p, str) else str(p.get("text", "")) for p in content
+                 if isinstance(p, (str, dict))]
+        return "".join(parts)
+    return content if isinstance(content, str) else ""

@@ -1,0 +1,164 @@
+"""Request fields -> SamplingParams, and refusals of what the server does not do (yet).
+
+Knows the wire's names and the engine's; no tokenizer, no HTTP.
+"""
+
+from typing import Any
+
+from octavo.core.sampling_params import SamplingParams
+from octavo.errors import InvalidRequestError
+from octavo.server.protocol.requests import ChatRequest, CompletionRequest, SamplingFields
+from octavo.server.state import ServerState
+
+MAX_LOGPROBS = 20  # as OpenAI and vLLM bound it: each costs a place in every chunk
+_MAX_PRIORITY = 2**31
+_MAX_SALT_CHARS = 1024
+# absent fields take the model's advice
+_ADVISED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+# fields that go through under the same name
+_SAME_NAME = (
+    *_ADVISED, "n", "seed", "presence_penalty", "frequency_penalty", "stop", "min_tokens",
+    "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "skip_special_tokens",
+    "spaces_between_special_tokens", "allowed_token_ids", "bad_words", "truncate_prompt_tokens",
+    "prompt_logprobs", "cache_salt",
+)
+_STRUCTURED = ("structured_outputs", "guided_json", "guided_regex", "guided_choice",
+               "guided_grammar")
+
+
+def completion_params(request: CompletionRequest, state: ServerState) -> SamplingParams:
+    """Raises InvalidRequestError naming the field. max_tokens=0 (score the prompt only) becomes
+    1; the route drops that token."""
+    _refuse_common(request, state)
+    if request.suffix:
+        raise InvalidRequestError("suffix is not supported: this server only continues a prompt",
+                                  param="suffix")
+    if request.best_of is not None and request.best_of != request.n:
+        raise InvalidRequestError(
+            f"best_of is {request.best_of}, n is {request.n}: best_of is not supported, leave it "
+            "out or equal to n", param="best_of")
+    fields = _fields(request, state)
+    _check_logprobs("logprobs", request.logprobs)
+    fields["logprobs"] = request.logprobs
+    if request.echo and request.logprobs is not None:
+        fields["prompt_logprobs"] = max(request.logprobs, request.prompt_logprobs or 0)
+    if request.max_tokens is not None:
+        fields["max_tokens"] = request.max_tokens
+    if request.max_tokens == 0:
+        if not request.echo and request.prompt_logprobs is None:
+            raise InvalidRequestError(
+                "max_tokens is 0: give at least 1, or echo=true to score the prompt",
+                param="max_tokens")
+        fields["max_tokens"] = 1
+    return SamplingParams(**fields)
+
+
+def chat_params(request: ChatRequest, state: ServerState) -> SamplingParams:
+    """Raises InvalidRequestError naming the field."""
+    _refuse_common(request, state)
+    _refuse_chat(request)
+    fields = _fields(request, state)
+    _check_logprobs("top_logprobs", request.top_logprobs)
+    if request.top_logprobs and not request.logprobs:
+        raise InvalidRequestError("top_logprobs needs logprobs=true", param="top_logprobs")
+    fields["logprobs"] = (request.top_logprobs or 0) if request.logprobs else None
+    asked = request.max_completion_tokens
+    fields["max_tokens"] = request.max_tokens if asked is None else asked
+    if asked is not None and asked < 1:
+        raise InvalidRequestError(f"max_completion_tokens is {asked}: give at least 1",
+                                  param="max_completion_tokens")
+    return SamplingParams(**fields)
+
+
+def check_priority(request: SamplingFields, state: ServerState) -> int:
+    """The priority, if the server heeds any. Raises InvalidRequestError."""
+    if request.priority and state.llm.config.scheduler.policy != "priority":
+        raise InvalidRequestError(
+            f"priority is {request.priority}: this server takes requests in order of arrival; "
+            "start it with --scheduling-policy priority", param="priority")
+    if abs(request.priority) > _MAX_PRIORITY:
+        raise InvalidRequestError(
+            f"priority is {request.priority}: give {-_MAX_PRIORITY} to {_MAX_PRIORITY}",
+            param="priority")
+    return request.priority
+
+
+def _fields(request: SamplingFields, state: ServerState) -> dict[str, Any]:
+    advised = state.llm.get_default_sampling_params()
+    fields: dict[str, Any] = {name: getattr(advised, name) for name in _ADVISED}
+    for name in _SAME_NAME:
+        value = getattr(request, name)
+        if value is not None:
+            fields[name] = value
+    if request.logit_bias:
+        fields["logit_bias"] = _logit_bias(request.logit_bias)
+    return fields
+
+
+def _logit_bias(given: dict[str, float]) -> dict[int, float]:
+    bias = {}
+    for key, value in given.items():
+        if not (key.isascii() and key.isdecimal() and len(key) <= 10):
+            raise InvalidRequestError(f"logit_bias has the key {key[:40]!r}: give token ids",
+                                      param="logit_bias")
+        bias[int(key)] = value
+    return bias
+
+
+def _check_logprobs(name: str, value: int | None) -> None:
+    if value is not None and not 0 <= value <= MAX_LOGPROBS:
+        raise InvalidRequestError(f"{name} is {value}: give 0 to {MAX_LOGPROBS}", param=name)
+
+
+def _refuse_common(request: SamplingFields, state: ServerState) -> None:
+    _check_logprobs("prompt_logprobs", request.prompt_logprobs)
+    if request.stream and request.prompt_logprobs is not None:
+        raise InvalidRequestError("prompt_logprobs cannot be streamed: set stream=false",
+                                  param="prompt_logprobs")
+    if request.stream_options is not None and not request.stream:
+        raise InvalidRequestError("stream_options needs stream=true", param="stream_options")
+    if request.cache_salt is not None and not 0 < len(request.cache_salt) <= _MAX_SALT_CHARS:
+        raise InvalidRequestError(
+            f"cache_salt must be a text of 1 to {_MAX_SALT_CHARS} characters", param="cache_salt")
+    kind = "text" if request.response_format is None else request.response_format.get("type")
+    if kind != "text":
+        raise InvalidRequestError(
+            f"response_format.type is {_short(kind)}: this version only produces 'text'",
+            param="response_format")
+    for name in _STRUCTURED:
+        if getattr(request, name) is not None:
+            raise InvalidRequestError(f"{name} is not supported by this version: leave it out",
+                                      param=name)
+
+
+def _refuse_chat(request: ChatRequest) -> None:
+    if request.tools and request.tool_choice != "none":
+        raise InvalidRequestError(
+            "tools are not supported by this version: leave them out, or set tool_choice='none'",
+            param="tools")
+    if request.tool_choice not in (None, "none", "auto"):
+        raise InvalidRequestError(
+            f"tool_choice is {_short(request.tool_choice)}: there are no tools to choose from",
+            param="tool_choice")
+    if request.functions:
+        raise InvalidRequestError("functions are not supported by this version: leave them out",
+                                  param="functions")
+    if request.function_call not in (None, "none", "auto"):
+        raise InvalidRequestError("function_call is not supported by this version: leave it out",
+                                  param="function_call")
+    if request.modalities and request.modalities != ["text"]:
+        raise InvalidRequestError(
+            f"modalities is {_short(request.modalities)}: this server only produces 'text'",
+            param="modalities")
+    for name, why in (
+        ("audio", "this server only produces text"),
+        ("documents", "put their text into the messages"),
+        ("chat_template", "only the server sets it, with --chat-template FILE"),
+    ):
+        if getattr(request, name):
+            raise InvalidRequestError(f"{name} is not accepted: {why}", param=name)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

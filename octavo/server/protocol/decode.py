@@ -1,0 +1,77 @@
+"""Request body -> typed request, refused with the field's name. JSON only; knows no route.
+
+Explicit nulls count as absent, as clients send them for every option they leave alone. Unknown
+fields are ignored, and each name is logged once.
+"""
+
+import logging
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from octavo.errors import InvalidRequestError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_PATH = re.compile(r"^(.*?)(?: - at `\$(.*)`)?$", re.DOTALL)
+_MISSING = re.compile(r"^Object missing required field `(.+)`$")
+# Names already logged. Clients choose these names, so both count and length are bounded.
+_MAX_LOGGED_NAMES = 256
+_MAX_NAME_CHARS = 64
+_logged_names: set[str] = set()
+
+
+def decode_request(body: bytes, kind: type[T]) -> T:
+    """The request in a body. Raises InvalidRequestError, with `param` where a field is to blame."""
+    fields = decode_object(body)
+    given = {name: value for name, value in fields.items() if value is not None}
+    known = kind.__struct_fields__
+    for name in given:
+        if name not in known:
+            _note_unknown(name)
+    for name in ("stream_options", "response_format"):
+        if isinstance(given.get(name), dict):
+            given[name] = {k: v for k, v in given[name].items() if v is not None}
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        raise _refusal(str(error)) from None
+
+
+def decode_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in a body. Raises InvalidRequestError."""
+    if not body:
+        raise InvalidRequestError("the body is empty: send a JSON object")
+    try:
+        value = msgspec.json.decode(body)
+    except RecursionError:
+        raise InvalidRequestError("the body is not usable JSON: nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"the body is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InvalidRequestError("the body must be a JSON object")
+    return value
+
+
+def _refusal(text: str) -> InvalidRequestError:
+    found = _PATH.match(text)
+    assert found is not None
+    what, path = found[1], (found[2] or "").lstrip(".")
+    missing = _MISSING.match(what)
+    if missing is not None:
+        param = f"{path}.{missing[1]}" if path else missing[1]
+        return InvalidRequestError(f"{param} is missing: it is required", param=param)
+    what = what.replace("`", "")
+    what = what[:1].lower() + what[1:]
+    return InvalidRequestError(f"{path or 'the body'}: {what}", param=path or None)
+
+
+def _note_unknown(name: str) -> None:
+    if name in _logged_names or len(_logged_names) >= _MAX_LOGGED_NAMES:
+        return
+    if len(name) <= _MAX_NAME_CHARS:
+        _logged_names.add(name)
+        logger.warning("request field %r is unknown and ignored (logged once)", name)

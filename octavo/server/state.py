@@ -1,0 +1,100 @@
+"""What the routes of one server share: the engine, the names it is served under, the ids it gives.
+
+Knows no HTTP.
+"""
+
+import hashlib
+import itertools
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from prometheus_client.registry import CollectorRegistry
+
+from octavo import __version__
+from octavo.config import EngineConfig, ServerSection
+from octavo.core.sampling_params import SamplingParams
+from octavo.engine.async_llm import OutputCollector
+from octavo.engine.outputs import OutputKind
+from octavo.errors import InvalidRequestError, ModelNotFoundError, OctavoError
+from octavo.tokenizer.chat_template import ChatTemplate
+from octavo.tokenizer.tokenizer import Tokenizer
+
+_MAX_REQUEST_ID_CHARS = 128
+
+
+class ServedEngine(Protocol):
+    """What the server needs of an engine: AsyncLLM has it."""
+
+    config: EngineConfig
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+    metrics_registry: CollectorRegistry
+
+    @property
+    def is_ready(self) -> bool: ...
+    @property
+    def errored(self) -> OctavoError | None: ...
+    @property
+    def num_unfinished_requests(self) -> int: ...
+    async def wait_ready(self) -> Any: ...
+    def get_default_sampling_params(self) -> SamplingParams: ...
+    async def add_request(self, prompt: Any, sampling_params: SamplingParams, request_id: str, *,
+                          priority: int = 0, output_kind: OutputKind = "delta",
+                          strict_max_tokens: bool = True) -> OutputCollector: ...
+    async def chat_prompt(self, messages: Any, *, add_generation_prompt: bool = True,
+                          continue_final_message: bool = False, tools: Any = None,
+                          chat_template_kwargs: Mapping[str, Any] | None = None
+                          ) -> dict[str, Any]: ...
+    async def abort(self, request_id: str) -> None: ...
+    async def shutdown(self, *, drain: bool = False, timeout: float = 30.0) -> None: ...
+
+
+class ServerState:
+    """One per server. `draining`: no new work is taken, running requests may finish."""
+
+    def __init__(self, llm: ServedEngine, section: ServerSection) -> None:
+        self.llm = llm
+        self.section = section
+        self.names = llm.config.model.served_model_names
+        self.created = int(time.time())
+        self.draining = False
+        self.fingerprint = _fingerprint(llm.config)
+        self._counter = itertools.count()
+
+    @property
+    def max_model_len(self) -> int:
+        return self.llm.config.model.max_model_len
+
+    def model_name(self, asked: str | None) -> str:
+        """The name to answer under. Raises ModelNotFoundError for one that is not served."""
+        if not asked:
+            return self.names[0]
+        if asked not in self.names:
+            shown = asked if len(asked) <= 200 else asked[:197] + "..."
+            raise ModelNotFoundError(
+                f"the model {shown!r} is not served here: use {', '.join(self.names)}",
+                param="model")
+        return asked
+
+    def response_id(self, prefix: str, asked: str | None) -> str:
+        """The id of an answer: the client's, or a random one. Raises InvalidRequestError."""
+        if asked is None:
+            return f"{prefix}-{secrets.token_hex(16)}"
+        if not asked or len(asked) > _MAX_REQUEST_ID_CHARS or not asked.isprintable():
+            raise InvalidRequestError(
+                f"request_id must be 1 to {_MAX_REQUEST_ID_CHARS} printable characters",
+                param="request_id")
+        return f"{prefix}-{asked}"
+
+    def engine_id(self, response_id: str) -> str:
+        """An engine request id nobody else has, even where clients choose equal ids."""
+        return f"{response_id}.{next(self._counter)}"
+
+
+def _fingerprint(config: EngineConfig) -> str:
+    """Changes when the same seed may give other tokens: version, model, backend, KV dtype."""
+    model = config.model
+    text = f"{__version__}|{model.path}|{model.backend}|{config.cache.dtype}"
+    return f"octavo-{__version__}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
