@@ -31,7 +31,8 @@ class Rows:
             return bf16_to_f32(self.values).astype(np.float64)
         if self.kind == "int8":
             assert self.scale is not None
-            return self.values.astype(np.float64) * np.repeat(self.scale, 32, axis=1)
+            with np.errstate(invalid="ignore"):  # 0 times an infinite scale
+                return self.values.astype(np.float64) * np.repeat(self.scale, 32, axis=1)
         return self.values.astype(np.float64)
 
 

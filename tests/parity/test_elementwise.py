@@ -46,7 +46,7 @@ def _check_rows(rows: Rows, expected: np.ndarray, op: str) -> None:
     np.testing.assert_array_equal(rows.fsum, rows.scale * sums.astype(np.float32))
 
 
-def _check_isas(make) -> None:  # noqa: ANN001
+def _check_isas(make) -> None:
     expected = make("generic")
     for isa in ISAS[1:]:
         for a, b in zip(expected, make(isa), strict=True):

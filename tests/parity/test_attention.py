@@ -1,0 +1,205 @@
+"""Paged attention and KV writes: against NumPy, every ISA bit for bit, any tiling the same bits."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from tests.parity.kernels import ISAS, assert_same_bits, bf16_to_f32, f32_to_bf16, native
+from tests.parity.tolerances import tolerance
+
+DTYPES = ("f32", "bf16", "int8")
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class Case:
+    """One sequence of `first + rows` positions whose last `rows` ask."""
+
+    rows: int
+    group: int
+    head_dim: int
+    first: int
+    block_size: int = 16
+    window: int = 0
+    softcap: float = 0.0
+    kv_heads: int = 2
+    scale: float = 0.3
+
+    @property
+    def length(self) -> int:
+        return self.first + self.rows
+
+
+# Rows 1 .. 17, groups 1 .. 9, dims with and without a 16-lane tail, lengths around the tile (16)
+# and the split (256), windows that cut splits and rows, all block sizes.
+CASES = [
+    Case(rows=1, group=1, head_dim=16, first=0),
+    Case(rows=1, group=3, head_dim=64, first=699, block_size=32),
+    Case(rows=2, group=9, head_dim=32, first=254),
+    Case(rows=17, group=3, head_dim=64, first=0),
+    Case(rows=17, group=2, head_dim=80, first=250, block_size=48),
+    Case(rows=5, group=7, head_dim=96, first=300, window=100),
+    Case(rows=16, group=1, head_dim=112, first=240, window=3),
+    Case(rows=3, group=4, head_dim=128, first=511, softcap=20.0),
+    Case(rows=13, group=5, head_dim=20, first=37, window=40, softcap=5.0),
+    Case(rows=9, group=8, head_dim=4, first=15, window=1),
+    Case(rows=11, group=6, head_dim=48, first=513, block_size=64, window=256),
+    Case(rows=17, group=1, head_dim=256, first=100, kv_heads=1),
+]
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class Inputs:
+    q: np.ndarray  # [rows, kv_heads * group, head_dim]
+    k: np.ndarray  # [length, kv_heads, head_dim]
+    v: np.ndarray
+    block_table: np.ndarray
+
+
+def _inputs(case: Case, seed: int = 0) -> Inputs:
+    rng = np.random.default_rng([seed, case.rows, case.head_dim, case.first])
+    shape = (case.length, case.kv_heads, case.head_dim)
+    q = rng.standard_normal((case.rows, case.kv_heads * case.group, case.head_dim))
+    blocks = -(-case.length // case.block_size)
+    return Inputs(
+        q.astype(np.float32),
+        rng.standard_normal(shape).astype(np.float32),
+        (rng.standard_normal(shape) + 0.5).astype(np.float32),
+        rng.permutation(blocks + 3)[:blocks].astype(np.int32),
+    )
+
+
+def _filled(case: Case, inputs: Inputs, dtype: str, isa: str):
+    """A cache whose every other byte is 0xff (NaN in every dtype's scales and floats)."""
+    size = case.block_size
+    cache = native.KVCacheLayer(dtype, case.kv_heads, case.head_dim, size,
+                                int(inputs.block_table.max()) + 1)
+    positions = np.arange(case.length)
+    slots = inputs.block_table[positions // size].astype(np.int64) * size + positions % size
+    cache.write(isa, slots, inputs.k, inputs.v)
+    return cache
+
+
+def _attend(cache, case: Case, inputs: Inputs, isa: str, row: int = 0,
+            count: int | None = None) -> np.ndarray:
+    q = np.ascontiguousarray(inputs.q[row : None if count is None else row + count])
+    out = np.full_like(q, np.nan)
+    cache.attend(isa, q, inputs.block_table, case.first + row, case.scale, case.softcap,
+                 case.window, out)
+    return out
+
+
+def _as_stored(x: np.ndarray, dtype: str) -> np.ndarray:
+    """What the cache gives back for x, as float64."""
+    if dtype == "bf16":
+        return bf16_to_f32(f32_to_bf16(x)).astype(np.float64)
+    if dtype == "int8":
+        scale = np.abs(x).max(axis=-1, keepdims=True) / np.float32(127)
+        return np.rint(x / scale).astype(np.float64) * scale
+    return x.astype(np.float64)
+
+
+def _expected(case: Case, inputs: Inputs, dtype: str) -> np.ndarray:
+    k, v = _as_stored(inputs.k, dtype), _as_stored(inputs.v, dtype)
+    out = np.zeros(inputs.q.shape)
+    for row, head in itertools.product(range(case.rows), range(inputs.q.shape[1])):
+        end = case.first + row + 1
+        start = max(0, end - case.window) if case.window else 0
+        kv_head = head // case.group
+        scores = k[start:end, kv_head] @ inputs.q[row, head].astype(np.float64) * case.scale
+        if case.softcap:
+            scores = case.softcap * np.tanh(scores / case.softcap)
+        p = np.exp(scores - scores.max())
+        out[row, head] = p @ v[start:end, kv_head] / p.sum()
+    return out
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"r{c.rows}g{c.group}d{c.head_dim}@{c.first}")
+def test_attention(case: Case, dtype: str) -> None:
+    inputs = _inputs(case)
+    caches = {isa: _filled(case, inputs, dtype, isa) for isa in ISAS}
+    out = _attend(caches["generic"], case, inputs, "generic")
+    np.testing.assert_allclose(out, _expected(case, inputs, dtype), **tolerance("attention", dtype))
+    for isa in ISAS:
+        assert caches[isa].bytes() == caches["generic"].bytes()
+        assert_same_bits(_attend(caches[isa], case, inputs, isa), out)
+        # one row at a time, and an uneven cut: the same bits
+        for row in range(case.rows):
+            alone = _attend(caches[isa], case, inputs, isa, row, 1)
+            assert_same_bits(alone[0], out[row])
+        cut = case.rows // 3
+        if cut:
+            assert_same_bits(_attend(caches[isa], case, inputs, isa, 0, cut), out[:cut])
+            assert_same_bits(_attend(caches[isa], case, inputs, isa, cut), out[cut:])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_shapes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    dtype = DTYPES[seed % 3]
+    case = Case(
+        rows=int(rng.integers(1, 18)), group=int(rng.integers(1, 10)),
+        head_dim=int(rng.integers(1, 9)) * (16 if seed % 4 else 4),
+        first=int(rng.integers(0, 684)), block_size=int(rng.integers(1, 5)) * 16,
+        window=int(rng.integers(0, 2) * rng.integers(1, 700)), kv_heads=int(rng.integers(1, 4)),
+        scale=float(rng.uniform(0.05, 0.5)),
+    )
+    inputs = _inputs(case, seed)
+    cache = _filled(case, inputs, dtype, "generic")
+    out = _attend(cache, case, inputs, "generic")
+    np.testing.assert_allclose(out, _expected(case, inputs, dtype), **tolerance("attention", dtype))
+    row = int(rng.integers(0, case.rows))
+    for isa in ISAS:
+        assert_same_bits(_attend(cache, case, inputs, isa), out)
+        assert_same_bits(_attend(cache, case, inputs, isa, row, 1)[0], out[row])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("isa", ISAS)
+def test_later_tokens_and_block_order_do_not_matter(isa: str, dtype: str) -> None:
+    """A row's bits depend neither on where its blocks lie nor on what follows its position."""
+    case = Case(rows=6, group=3, head_dim=64, first=290, window=200)
+    inputs = _inputs(case)
+    out = _attend(_filled(case, inputs, dtype, isa), case, inputs, isa)
+    moved = dataclasses.replace(inputs, block_table=inputs.block_table[::-1].copy())
+    assert_same_bits(_attend(_filled(case, moved, dtype, isa), case, moved, isa), out)
+    inputs.k[-1], inputs.v[-1] = np.nan, np.inf  # only the last row may see the last position
+    poisoned = _attend(_filled(case, inputs, dtype, isa), case, inputs, isa)
+    assert_same_bits(poisoned[:-1], out[:-1])
+    assert np.isnan(poisoned[-1]).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_int8_scales(isa: str) -> None:
+    """Scales are absmax / 127 per token and head; a token of zeros has scale 0 and is readable."""
+    case = Case(rows=1, group=1, head_dim=32, first=4, kv_heads=1)
+    inputs = _inputs(case)
+    inputs.k[2] = inputs.v[2] = 0
+    cache = _filled(case, inputs, "int8", isa)
+    raw = np.frombuffer(cache.bytes(), np.uint8)
+    block = raw.reshape(int(inputs.block_table[0]) + 1, -1)[inputs.block_table[0]]
+    plane = 16 * 32
+    scales = block[2 * plane : 2 * plane + 128].view(np.float32)
+    for stored, x in ((scales[:5], inputs.k), (scales[16:21], inputs.v)):
+        expected = np.abs(x[:5, 0]).max(axis=1) / 127
+        np.testing.assert_allclose(stored, expected, **tolerance("kv_scale", "int8"))
+    # token t of a K tile: 4 bytes at quad * 64 + t * 4; V rows are plain
+    k_tile = block[:plane].view(np.int8).reshape(8, 16, 4)
+    v_rows = block[plane : 2 * plane].view(np.int8).reshape(16, 32)
+    for t in (0, 1, 3, 4):
+        for stored, x, scale in ((k_tile[:, t].reshape(-1), inputs.k, scales[t]),
+                                 (v_rows[t], inputs.v, scales[16 + t])):
+            np.testing.assert_array_equal(stored, np.rint(x[t, 0] / scale).astype(np.int8))
+    assert (k_tile[:, 2] == 0).all()
+    assert np.isfinite(_attend(cache, case, inputs, isa)).all()
+
+
+def test_large_scores_do_not_overflow() -> None:
+    case = Case(rows=4, group=2, head_dim=16, first=600, kv_heads=1, scale=1000.0)
+    inputs = _inputs(case)
+    outs = [_attend(_filled(case, inputs, "f32", isa), case, inputs, isa) for isa in ISAS]
+    np.testing.assert_allclose(outs[0], _expected(case, inputs, "f32"), rtol=5e-3, atol=5e-3)
+    for out in outs[1:]:
+        assert_same_bits(out, outs[0])

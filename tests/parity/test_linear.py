@@ -1,0 +1,155 @@
+"""Packing and matrix products: against NumPy, across ISAs, and row by row."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from octavo.backends.cpu.storage import storage_of
+from octavo.weights.dequant import dequantize
+from octavo.weights.quantize import quantize
+from tests.parity.kernels import assert_same_bits, bf16_to_f32, native, norm_rows
+
+LINEAR_ISAS = ["generic"]
+if native.has_avx512():
+    LINEAR_ISAS.append("avx512")
+if native.has_avx512bf16():
+    LINEAR_ISAS.append("avx512bf16")
+
+INTEGER = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K")
+FLOAT = ("F32", "BF16")
+COLUMNS = {"F32": (7, 96), "BF16": (10, 96), "Q4_K": (256, 768), "Q5_K": (256, 768)}
+# rows, rows of a group: whole panels, a partial last panel, heads that do not fill their panels
+SHAPES = ((16, 16), (37, 37), (72, 24), (80, 80))
+# 17 and 33 split into uneven tiles; 40 needs three
+MANY = (1, 2, 3, 5, 8, 15, 16, 17, 33, 40)
+# The products sum a few hundred terms of size 1; bf16 keeps 8 bits of each activation.
+TOLERANCE = {"F32": 1e-5, "BF16": 2e-5}
+
+
+def cases(quants: tuple[str, ...]) -> list[tuple[str, int]]:
+    return [(quant, k) for quant in quants for k in COLUMNS.get(quant, (32, 96, 576))]
+
+
+def matrix_of(quant: str, rows: int, k: int, group_rows: int, seed: int = 1) -> tuple:
+    """(native matrix, its float32 meaning [rows, k])."""
+    rng = np.random.default_rng([seed, rows, k])
+    values = rng.standard_normal((rows, k), np.float32) + np.float32(0.3)
+    raw = quantize(values, quant)
+    packed = native.TestMatrix(storage_of(quant, k).type_id, rows, k, group_rows, raw.reshape(-1))
+    return packed, dequantize(raw, quant, k)
+
+
+def rows_of(m: int, k: int, seed: int = 2) -> npt.NDArray[np.float32]:
+    rng = np.random.default_rng([seed, m, k])
+    return rng.standard_normal((m, k), np.float32) * np.exp2(
+        rng.integers(-6, 7, (m, 1))
+    ).astype(np.float32)
+
+
+def product(packed, isa: str, x: npt.NDArray, rows: int, group_rows: int) -> npt.NDArray:
+    """[m, rows]: the padding columns taken out."""
+    out = np.full((x.shape[0], packed.panels * 16), np.nan, np.float32)
+    packed.product(isa, x, out)
+    padded = -(-group_rows // 16) * 16
+    groups = out.reshape(x.shape[0], rows // group_rows, padded)
+    return np.ascontiguousarray(groups[:, :, :group_rows].reshape(x.shape[0], rows))
+
+
+@pytest.mark.parametrize(("quant", "k"), cases(INTEGER + FLOAT))
+@pytest.mark.parametrize(("rows", "group_rows"), SHAPES)
+def test_a_packed_row_reads_back_exactly(quant: str, k: int, rows: int, group_rows: int) -> None:
+    packed, meaning = matrix_of(quant, rows, k, group_rows)
+    out = np.empty((rows, k), np.float32)
+    packed.unpack_rows(out)
+    if quant in ("Q4_1", "Q5_1", "Q4_K", "Q5_K"):
+        # d * q + m: one rounding here, two in NumPy
+        np.testing.assert_allclose(out, meaning, rtol=0, atol=1e-6)
+    else:
+        np.testing.assert_array_equal(out, meaning)
+
+
+@pytest.mark.parametrize("isa", LINEAR_ISAS)
+@pytest.mark.parametrize(("quant", "k"), cases(INTEGER))
+@pytest.mark.parametrize(("rows", "group_rows"), SHAPES)
+def test_integer_products_mean_what_numpy_says(
+    isa: str, quant: str, k: int, rows: int, group_rows: int
+) -> None:
+    """On the quantized activations themselves, so only float32 rounding is left."""
+    packed, meaning = matrix_of(quant, rows, k, group_rows)
+    x = rows_of(5, k)
+    stored = norm_rows("generic", x, None, "int8").as_float()
+    expected = stored @ meaning.astype(np.float64).T
+    scale = np.abs(stored) @ np.abs(meaning.astype(np.float64)).T
+    error = np.abs(product(packed, isa, x, rows, group_rows) - expected) / scale
+    assert error.max() < 2e-6
+
+
+@pytest.mark.parametrize("isa", LINEAR_ISAS)
+@pytest.mark.parametrize(("quant", "k"), cases(FLOAT))
+@pytest.mark.parametrize(("rows", "group_rows"), SHAPES)
+def test_float_products_mean_what_numpy_says(
+    isa: str, quant: str, k: int, rows: int, group_rows: int
+) -> None:
+    packed, meaning = matrix_of(quant, rows, k, group_rows)
+    x = rows_of(5, k)
+    stored = norm_rows("generic", x, None, "f32" if quant == "F32" else "bf16").as_float()
+    expected = stored @ meaning.astype(np.float64).T
+    scale = np.abs(stored) @ np.abs(meaning.astype(np.float64)).T
+    error = np.abs(product(packed, isa, x, rows, group_rows) - expected) / scale
+    assert error.max() < TOLERANCE[quant]
+
+
+@pytest.mark.parametrize("isa", LINEAR_ISAS[1:])
+@pytest.mark.parametrize(("quant", "k"), cases(INTEGER + FLOAT))
+@pytest.mark.parametrize(("rows", "group_rows"), SHAPES)
+def test_isas_agree_bit_for_bit(
+    isa: str, quant: str, k: int, rows: int, group_rows: int
+) -> None:
+    if quant == "BF16" and isa == "avx512bf16":
+        pytest.skip("vdpbf16ps rounds in its own way: bf16 is bit-equal within an ISA only")
+    packed, _ = matrix_of(quant, rows, k, group_rows)
+    for m in (1, 3, 17):
+        x = rows_of(m, k)
+        assert_same_bits(
+            product(packed, isa, x, rows, group_rows),
+            product(packed, "generic", x, rows, group_rows),
+        )
+
+
+@pytest.mark.parametrize("isa", LINEAR_ISAS)
+@pytest.mark.parametrize(("quant", "k"), cases(INTEGER + FLOAT))
+def test_a_row_does_not_depend_on_the_others(isa: str, quant: str, k: int) -> None:
+    packed, _ = matrix_of(quant, 80, k, 80)
+    x = rows_of(max(MANY), k)
+    alone = np.concatenate(
+        [product(packed, isa, x[i : i + 1], 80, 80) for i in range(max(MANY))]
+    )
+    for m in range(1, max(MANY) + 1) if quant in ("Q4_1", "BF16") else MANY:
+        assert_same_bits(product(packed, isa, x[:m], 80, 80), alone[:m])
+
+
+@pytest.mark.parametrize("isa", LINEAR_ISAS)
+@pytest.mark.parametrize("quant", ("Q4_0", "Q4_1", "Q8_0", "Q5_1"))
+def test_extreme_activations_stay_exact(isa: str, quant: str) -> None:
+    """Saturated int8 against the largest codes: the int32 sums must not wrap or saturate."""
+    packed, meaning = matrix_of(quant, 16, 64, 16)
+    x = np.where(rows_of(4, 64) > 0, np.float32(1e6), np.float32(-1e6))
+    x[3] = 0  # a row of zeros has scale 0
+    result = product(packed, isa, x, 16, 16)
+    stored = norm_rows("generic", x, None, "int8").as_float()
+    expected = stored @ meaning.astype(np.float64).T
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e1)
+    np.testing.assert_array_equal(result[3], 0)
+
+
+def test_bf16_activations_are_rounded_to_nearest_even() -> None:
+    x = np.array([[1 + 2**-8, 1 + 3 * 2**-8]], np.float32)
+    stored = norm_rows("generic", x, None, "bf16").values
+    np.testing.assert_array_equal(bf16_to_f32(stored), [[1, 1 + 2**-6]])
+
+
+def test_a_source_of_the_wrong_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="row bytes"):
+        native.TestMatrix(3, 16, 64, 16, np.zeros(10, np.uint8))
+    with pytest.raises(ValueError, match="does not fit"):
+        native.arena_bytes(3, 16, 33, 16)
