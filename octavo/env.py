@@ -1,8 +1,9 @@
-"""Every environment variable Octavo reads, at most ten. Options belong on the command line; these are
-for what must be known before arguments are, or for tests.
+"""Every environment variable Octavo reads, at most ten.
 
-    OCTAVO_CACHE      folder of downloaded models (weights/hub.py); default: the user's cache folder
-    OCTAVO_CPU_ISA    generic | avx512: forces the native code path; default: the best one the CPU has
+Options belong on the command line; these are for tests, or must be known before arguments are.
+
+    OCTAVO_CACHE      folder of downloaded models (weights/hub.py); default: in the user's cache
+    OCTAVO_CPU_ISA    generic | avx512: forces the native code path; default: the CPU's best
 """
 
 import os

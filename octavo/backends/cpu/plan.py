@@ -1,4 +1,4 @@
-"""The lowered plan as values: fused records in execution order (csrc/plan.h has their native twins).
+"""The lowered plan as values: fused records in execution order (native twins in csrc/plan.h).
 
 Names of tensors only, no arrays; knows no storage types and no batch shape.
 """

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.backends.seam import WeightSource
+from octavo.weights.quantize import to_bf16
 
 # Source types the native packer reads, with their numbers (csrc/linear.h, QuantType) and the panel
 # layout they end up in. All of these are lossless.
@@ -54,10 +55,3 @@ def source_rows(weights: WeightSource, tensor: str, storage: Storage) -> npt.NDA
     if storage.layout == "bf16":
         return to_bf16(values).view(np.uint8)
     return values.view(np.uint8)
-
-
-def to_bf16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """Round to nearest even. For finite values."""
-    bits = values.view(np.uint32)
-    rounded = bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
-    return (rounded >> np.uint32(16)).astype(np.uint16)
