@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from octavo.backends.reference import attention, functions, matmul
+from octavo.backends.reference import attention, blas_threads, functions, matmul
 from octavo.backends.reference.backend import ReferenceBackend, ReferenceModel
 from octavo.backends.reference.kv_cache import KVCache
 from octavo.backends.seam import KVOptions
@@ -141,6 +141,17 @@ def test_a_product_row_has_the_same_bits_in_any_number_of_rows(n: int, k: int) -
     for start, stop in ((0, 1), (299, 300), (3, 20), (100, 240), (7, 8), (1, 300)):
         np.testing.assert_array_equal(product(x[start:stop]), whole[start:stop])
     assert product(x[:0]).shape == (0, n)
+
+
+def test_blas_threads_do_not_change_a_bit() -> None:
+    rng = np.random.default_rng(8)
+    x = rng.standard_normal((200, 576), np.float32)
+    product = matmul.RowMatmul(rng.standard_normal((1536, 576), np.float32))
+    found = []
+    for count in (2, 1):
+        blas_threads.set_blas_threads(count)
+        found.append(product(x))
+    np.testing.assert_array_equal(found[0], found[1])
 
 
 def test_tiles_cover_all_rows() -> None:

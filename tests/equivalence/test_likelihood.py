@@ -15,7 +15,10 @@ TOLERANCE = 0.005
 
 @functools.cache
 def reference(model_path: Path, max_windows: int | None) -> Likelihood:
-    return measure(ReferenceBackend(), model_path, kv_dtype="f32", max_windows=max_windows)
+    # One thread: BLAS threads that wait for a busy core take longer than they save.
+    return measure(
+        ReferenceBackend(), model_path, kv_dtype="f32", max_windows=max_windows, num_threads=1
+    )
 
 
 def compare(model_path: Path, kv_dtype: str, max_windows: int | None) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from octavo.backends.reference import functions
 from octavo.backends.reference.attention import AttentionOptions, attend
+from octavo.backends.reference.blas_threads import set_blas_threads
 from octavo.backends.reference.functions import Pairs
 from octavo.backends.reference.kv_cache import KVCache
 from octavo.backends.reference.matmul import RowMatmul
@@ -24,7 +25,7 @@ from octavo.graph.validate import inputs_of, pair_sources
 
 
 class ReferenceBackend:
-    """See seam.Backend. Threads are BLAS's own business: `num_threads` is not used."""
+    """See seam.Backend. `num_threads` goes to BLAS, for the whole process."""
 
     name = "reference"
 
@@ -39,7 +40,8 @@ class ReferenceBackend:
     ) -> "ReferenceModel":
         """The graph with its weights in float32 and an empty KV cache."""
         assert limits.num_kv_groups >= graph.num_kv_groups, (limits, graph.num_kv_groups)
-        return ReferenceModel(graph, weights, kv)
+        threads = str(num_threads) if set_blas_threads(num_threads) else "those of BLAS"
+        return ReferenceModel(graph, weights, kv, threads=threads)
 
 
 class ReferenceModel:
@@ -49,7 +51,10 @@ class ReferenceModel:
     leaves the values in `taps`.
     """
 
-    def __init__(self, graph: Graph, weights: WeightSource, kv: KVOptions) -> None:
+    def __init__(
+        self, graph: Graph, weights: WeightSource, kv: KVOptions, *, threads: str
+    ) -> None:
+        self._threads = threads
         self.inputs: dict[str, F32] = {}
         self.wanted_taps: set[str] = set()
         self.taps: dict[str, F32] = {}
@@ -85,7 +90,7 @@ class ReferenceModel:
 
     def describe(self) -> Mapping[str, str]:
         """See the seam."""
-        return {"isa": "numpy", "threads": "those of BLAS", **self._weights.stored_as}
+        return {"isa": "numpy", "threads": self._threads, **self._weights.stored_as}
 
     def close(self) -> None:
         """See the seam."""

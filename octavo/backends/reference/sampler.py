@@ -46,7 +46,7 @@ def sample_rows(
         report = _Report.of(_sanitized(raw))
         if report is None:
             continue
-        ids = report.order[: max(wanted, 0)]
+        ids = report.best(wanted)
         ids = ids[report.logits[ids] > -np.inf]
         top_ids[row, : len(ids)] = ids
         top_logprobs[row, : len(ids)] = report.logprobs[ids]
@@ -62,7 +62,6 @@ class _Report:
 
     logits: F32
     logprobs: F32
-    order: npt.NDArray[np.intp]
 
     @classmethod
     def of(cls, logits: F32) -> "_Report | None":
@@ -71,13 +70,21 @@ class _Report:
             return None
         shifted = logits.astype(np.float64) - np.float64(highest)
         logprobs = (shifted - np.log(np.exp(shifted).sum())).astype(np.float32)
-        return cls(logits=logits, logprobs=logprobs, order=np.argsort(-logits, kind="stable"))
+        return cls(logits=logits, logprobs=logprobs)
+
+    def best(self, count: int) -> npt.NDArray[np.intp]:
+        """The first `count` ids in the order; none for 0 or less."""
+        if count <= 0:
+            return np.zeros(0, np.intp)
+        return np.argsort(-self.logits, kind="stable")[:count]
 
     def rank(self, token: int) -> int:
         """1 + the ids before it in the order; the vocabulary's size at -inf."""
         if self.logits[token] == -np.inf:
             return int(self.logits.size)
-        return int(np.nonzero(self.order == token)[0][0]) + 1
+        value = self.logits[token]
+        ahead = np.count_nonzero(self.logits > value)
+        return 1 + int(ahead + np.count_nonzero(self.logits[:token] == value))
 
 
 def _sanitized(logits: F32) -> F32:
