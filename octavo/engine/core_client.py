@@ -193,7 +193,8 @@ class AsyncCoreClient:
                     case CoreOutputs(outputs=outputs):
                         self._on_outputs(outputs)
                     case EngineReady():
-                        self.ready.set_result(message)
+                        if not self.ready.done():  # done: shut down while loading
+                            self.ready.set_result(message)
                     case EngineFailed(error_type=error_type, message=text):
                         failure = error_of(error_type, text)
         except (asyncio.IncompleteReadError, ConnectionError):
