@@ -19,6 +19,14 @@
 namespace octavo {
 namespace OCTAVO_ISA {
 
+// Register tiles. Scores: queries x K tiles; values: queries x 16-column chunks. The accumulators
+// fill about three quarters of the registers. Results do not depend on them.
+constexpr bool kWide = kVecRegisters >= 32;
+constexpr int kScoreQueries = kWide ? 8 : 4;
+constexpr int kScoreTiles = kWide ? 2 : 1;
+constexpr int kValueQueries = kWide ? 6 : 3;
+constexpr int kValueChunks = kWide ? 4 : 2;
+
 struct Query {
   const float* q;
   float* out;
@@ -132,7 +140,9 @@ static void score_group(Query* const* queries, const Split& split, const Attenti
   }
   int tile = from / kLanes;
   const int last = (to + kLanes - 1) / kLanes;
-  for (; tile + 2 <= last; tile += 2) score_tiles<DT, NQ, 2>(queries, split, tile, args);
+  for (; tile + kScoreTiles <= last; tile += kScoreTiles) {
+    score_tiles<DT, NQ, kScoreTiles>(queries, split, tile, args);
+  }
   if (tile < last) score_tiles<DT, NQ, 1>(queries, split, tile, args);
 }
 
@@ -140,10 +150,10 @@ template <KVDtype DT>
 static void score_all(Query* const* queries, int count, const Split& split,
                       const AttentionArgs& args) {
   while (count > 0) {
-    const int n = count >= 8 ? 8 : count >= 6 ? 6 : count >= 4 ? 4 : count;
+    const int n = kWide && count >= 8 ? 8 : kWide && count >= 6 ? 6 : count >= 4 ? 4 : count;
     switch (n) {
-      case 8: score_group<DT, 8>(queries, split, args); break;
-      case 6: score_group<DT, 6>(queries, split, args); break;
+      case 8: score_group<DT, kScoreQueries>(queries, split, args); break;
+      case 6: score_group<DT, kWide ? 6 : 1>(queries, split, args); break;
       case 4: score_group<DT, 4>(queries, split, args); break;
       case 3: score_group<DT, 3>(queries, split, args); break;
       case 2: score_group<DT, 2>(queries, split, args); break;
@@ -226,8 +236,9 @@ static void add_values_range(Query* const* queries, const Split& split, int from
                              int dim) {
   if (from >= to) return;
   int d0 = 0;
-  for (; d0 + 64 <= dim; d0 += 64) {
-    add_values<DT, NQ, 4, false>(queries, split, from, to, d0, dim);
+  constexpr int kWidth = kValueChunks * 16;
+  for (; d0 + kWidth <= dim; d0 += kWidth) {
+    add_values<DT, NQ, kValueChunks, false>(queries, split, from, to, d0, dim);
   }
   for (; d0 + 32 <= dim; d0 += 32) {
     add_values<DT, NQ, 2, false>(queries, split, from, to, d0, dim);
@@ -263,10 +274,10 @@ static void add_values_group(Query* const* queries, const Split& split, int dim)
 template <KVDtype DT>
 static void add_values_all(Query* const* queries, int count, const Split& split, int dim) {
   while (count > 0) {
-    const int n = count >= 6 ? 6 : count >= 4 ? 4 : count;
+    const int n = kWide && count >= 6 ? 6 : kWide && count >= 4 ? 4 : count >= 3 ? 3 : count;
     switch (n) {
-      case 6: add_values_group<DT, 6>(queries, split, dim); break;
-      case 4: add_values_group<DT, 4>(queries, split, dim); break;
+      case 6: add_values_group<DT, kValueQueries>(queries, split, dim); break;
+      case 4: add_values_group<DT, kWide ? 4 : 1>(queries, split, dim); break;
       case 3: add_values_group<DT, 3>(queries, split, dim); break;
       case 2: add_values_group<DT, 2>(queries, split, dim); break;
       default: add_values_group<DT, 1>(queries, split, dim); break;

@@ -11,6 +11,8 @@
 namespace octavo {
 namespace avx512 {
 
+constexpr int kVecRegisters = 32;
+
 using Vec = __m512;
 // A wrapper: __m512i and __m512 overloads would otherwise read alike.
 struct IVec {
