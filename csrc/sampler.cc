@@ -199,6 +199,9 @@ int32_t draw(const Row& row, const SamplingInputs& in, int r, const Kept& kept) 
     if (highest < kept.y || gap > kGumbelMax + 0.01) continue;
     noise_block(key, static_cast<uint32_t>(b * kBlock), words);
     const uint32_t least = least_word(gap);
+    uint32_t highest_word = 0;
+    for (int i = 0; i < kBlock; ++i) highest_word = std::max(highest_word, words[i]);
+    if (highest_word < least) continue;
     const float* x = row.block(b, buffer);
     for (int i = 0; i < kBlock; ++i) {
       if (words[i] < least || !(x[i] > -kInf)) continue;

@@ -14,6 +14,7 @@ namespace {
 constexpr int kBlock = kNoiseBlock;  // ids per block maximum and per noise call
 constexpr float kInf = __builtin_inff();
 constexpr int kBuckets = 1024;  // of the top_p histogram
+
 struct Candidate {
   float x;
   int32_t id;
@@ -58,7 +59,7 @@ Scratch carve(void* memory, int vocab) {
   return s;
 }
 
-// A row of logits with the maximum of every block of 32 ids.
+// A row of logits with the maximum of every block of ids.
 struct Row {
   const float* x;
   int vocab;
@@ -67,7 +68,7 @@ struct Row {
   float max;     // -inf when nothing may be drawn
   int32_t best;  // lowest id with the maximum, -1 when none
 
-  // Block b as 32 floats; a short last block is filled with -inf in `buffer`.
+  // Block b as kBlock floats; a short last block is filled with -inf in `buffer`.
   const float* block(int b, float* buffer) const {
     const float* p = x + static_cast<int64_t>(b) * kBlock;
     const int n = vocab - b * kBlock;
