@@ -20,7 +20,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 
 @pytest.fixture(scope="module")
 def llm(tiny_folder: Path) -> Iterator[LLM]:
-    with LLM(str(tiny_folder), max_model_len=128, num_blocks=64, backend="reference") as llm:
+    with LLM(str(tiny_folder), max_model_len=128, num_blocks=64) as llm:
         yield llm
 
 
