@@ -185,7 +185,7 @@ class AsyncCoreClient:
     async def _read(self, reader: asyncio.StreamReader) -> None:
         failure: OctavoError | None = None
         try:
-            while True:
+            while failure is None:
                 header = await reader.readexactly(HEADER.size)
                 payload = await reader.readexactly(payload_size(header))
                 message = from_core_decoder.decode(payload)
@@ -205,6 +205,8 @@ class AsyncCoreClient:
             await self._died(failure)
 
     async def _died(self, failure: OctavoError | None) -> None:
+        if self._writer is not None:
+            self._writer.close()
         if failure is None:
             how = await asyncio.to_thread(self._host.end, _EXIT_TIMEOUT_S)
             failure = EngineDeadError(f"the engine process died ({how}); its requests have failed")

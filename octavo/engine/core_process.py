@@ -41,6 +41,9 @@ _RECV_BYTES = 1 << 18
 # room for the news of some hundred steps, so that a busy front end does not hold up the engine
 _SEND_BUFFER_BYTES = 1 << 22
 
+# how long a failed core waits for its failure to be read
+_LAST_WORD_TIMEOUT_S = 5.0
+
 
 def serve_core(sock: socket.socket, build: BuildCore) -> int:
     """Reads the config, builds the core, runs it until the end; returns an exit status."""
@@ -61,13 +64,13 @@ def _serve(link: "_Link", build: BuildCore) -> int:
     try:
         core, ready = build(config)
     except Exception as error:
-        link.send(_failure(error))
+        link.end(_failure(error))
         return 1
     try:
         link.send(ready)
         _run(core, link)
     except EngineDeadError as error:
-        link.send(_failure(error))
+        link.end(_failure(error))
         return 1
     finally:
         core.shutdown()
@@ -144,6 +147,18 @@ class _Link:
 
     def send(self, message: FromCore) -> None:
         self._sock.sendall(encode_frame(message))
+
+    def end(self, failure: EngineFailed) -> None:
+        """The last word, then waits for the other end to close.
+
+        Closing with messages unread would reset the connection, and the failure could be lost.
+        """
+        self.send(failure)
+        self._sock.shutdown(socket.SHUT_WR)
+        self._sock.settimeout(_LAST_WORD_TIMEOUT_S)
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            while self._sock.recv(_RECV_BYTES):
+                pass
 
 
 def _exit_with_parent(fd: int) -> None:
