@@ -44,7 +44,7 @@ def create_app(llm: ServedEngine, section: ServerSection, *, allowed_origins: Se
         try:
             await llm.wait_ready()
         except OctavoError as error:
-            if on_load_error is not None:
+            if on_load_error is not None and not state.draining:
                 on_load_error(error)
         else:
             if on_ready is not None:

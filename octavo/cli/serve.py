@@ -1,0 +1,150 @@
+"""`octavo serve MODEL`: the HTTP server around an engine process."""
+
+import argparse
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from octavo.cli.flags import (
+    DEFAULT_MODEL,
+    Commands,
+    add_batch_flags,
+    add_engine_flags,
+    engine_args,
+    served_names,
+)
+
+if TYPE_CHECKING:
+    from octavo.config import ServerSection
+    from octavo.config_resolve import Resolution
+
+
+def add_parser(commands: Commands) -> None:
+    """Adds the subcommand."""
+    parser = commands.add_parser("serve", help="serve a model over HTTP, OpenAI-compatible")
+    parser.set_defaults(run=run)
+    parser.add_argument("model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL",
+                        help="GGUF file, Hugging Face folder, alias or hub repo id "
+                        "(default %(default)s)")
+    group = parser.add_argument_group("server")
+    group.add_argument("--host", default="127.0.0.1", help="address (default %(default)s)")
+    group.add_argument("--port", type=_port, default=8000, help="port (default %(default)s)")
+    group.add_argument("--served-model-name", nargs="+", metavar="NAME",
+                       help="names clients use; the first is the one answers carry")
+    group.add_argument("--api-key", nargs="+", action="extend", default=[], metavar="KEY",
+                       help="keys of which clients must send one as a bearer token")
+    group.add_argument("--allowed-origins", nargs="+", default=[], metavar="ORIGIN",
+                       help="origins whose web pages may call the server; * is all (default none)")
+    group.add_argument("--root-path", default="", metavar="PATH",
+                       help="path prefix a proxy in front strips")
+    group.add_argument("--log-level", default="info",
+                       choices=("debug", "info", "warning", "error"))
+    group.add_argument("--disable-log-requests", action="store_true",
+                       help="no line for each request")
+    group.add_argument("--shutdown-timeout", type=float, default=30.0, metavar="SECONDS",
+                       help="how long Ctrl-C waits for running requests (default %(default)s)")
+    add_engine_flags(parser)
+    add_batch_flags(parser)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: give 0 to 65535")
+    return int(text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serves until stopped; returns the exit status."""
+    started = time.monotonic()
+    from octavo.engine.async_llm import AsyncLLM
+    from octavo.server.app import create_app
+    from octavo.server.run import ServerRun, bind_socket, listen
+
+    _set_up_logging(args.log_level)
+    sock = bind_socket(args.host, args.port)  # first: a port in use should not cost a load
+    resolution = _resolve(args)
+    config = resolution.config
+    listen(sock)
+    server = ServerRun(config.server)
+    llm = AsyncLLM.from_config(config, on_death=server.engine_failed)
+
+    def announce() -> None:
+        port = sock.getsockname()[1]
+        for line in _banner(resolution, f"http://{_shown_host(args.host)}:{port}",
+                            time.monotonic() - started):
+            print(line)
+        sys.stdout.flush()
+
+    app = create_app(llm, config.server, allowed_origins=args.allowed_origins,
+                     log_requests=not args.disable_log_requests, on_ready=announce,
+                     on_load_error=server.engine_failed)
+    return server.run(app, sock)
+
+
+def _resolve(args: argparse.Namespace) -> "Resolution":
+    from octavo.engine.factory import resolve_args
+    from octavo.weights.hub import resolve
+    from octavo.weights.model_file import open_model
+
+    if args.served_model_name:
+        names = tuple(args.served_model_name)
+    else:
+        with open_model(resolve(args.model)) as model_file:
+            names = served_names(args.model, model_file.name)
+    return resolve_args(engine_args(args, names), server=_section(args))
+
+
+def _section(args: argparse.Namespace) -> "ServerSection":
+    from octavo.config import ServerSection
+    from octavo.errors import ConfigError
+
+    if not 0 <= args.shutdown_timeout <= 86400:
+        raise ConfigError(f"--shutdown-timeout is {args.shutdown_timeout}: give 0 to 86400 seconds")
+    if any(not key for key in args.api_key):
+        raise ConfigError("--api-key is empty: give a key, or leave the flag out")
+    template = args.chat_template
+    if template is not None and not Path(template).is_file():
+        raise ConfigError(f"--chat-template {template}: no such file")
+    root_path = "/" + args.root_path.strip("/") if args.root_path.strip("/") else ""
+    return ServerSection(
+        host=args.host, port=args.port, api_keys=tuple(args.api_key), chat_template=template,
+        root_path=root_path, shutdown_timeout_s=args.shutdown_timeout)
+
+
+def _banner(resolution: "Resolution", url: str, seconds: float) -> list[str]:
+    config = resolution.config
+    names, limits = config.model.served_model_names, config.scheduler
+    also = f" (also as {', '.join(names[1:])})" if len(names) > 1 else ""
+    body = {
+        "model": names[0],
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "stream": True,
+    }
+    key = ' -H "Authorization: Bearer $API_KEY"' if config.server.api_keys else ""
+    return [
+        f"Octavo serves {names[0]}{also}",
+        *(f"  {line}" for line in resolution.lines),
+        f"  context {config.model.max_model_len} tokens, {limits.max_num_seqs} sequences at once, "
+         f"{limits.max_num_batched_tokens} tokens a step",
+        f"Ready after {seconds:.1f} s on {url} (Ctrl-C stops). Try:",
+        "",
+        f"  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json'{key} "
+         f"-d '{json.dumps(body)}'",
+        "",
+    ]
+
+
+def _shown_host(host: str) -> str:
+    if host in ("0.0.0.0", "::", ""):
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
+
+
+def _set_up_logging(level: str) -> None:
+    logging.basicConfig(level=level.upper(), stream=sys.stderr,
+                        format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for name in ("uvicorn.error", "asyncio"):  # their news is ours to tell
+        logging.getLogger(name).setLevel(logging.WARNING)
