@@ -124,15 +124,17 @@ def _banner(resolution: "Resolution", url: str, seconds: float) -> list[str]:
         "stream": True,
     }
     key = ' -H "Authorization: Bearer $API_KEY"' if config.server.api_keys else ""
+    bounds = (f"context {config.model.max_model_len} tokens, {limits.max_num_seqs} sequences at "
+              f"once, {limits.max_num_batched_tokens} tokens a step")
+    curl = (f"curl -N {url}/v1/chat/completions -H 'Content-Type: application/json'{key} "
+            f"-d '{json.dumps(body)}'")
     return [
         f"Octavo serves {names[0]}{also}",
         *(f"  {line}" for line in resolution.lines),
-        f"  context {config.model.max_model_len} tokens, {limits.max_num_seqs} sequences at once, "
-         f"{limits.max_num_batched_tokens} tokens a step",
+        f"  {bounds}",
         f"Ready after {seconds:.1f} s on {url} (Ctrl-C stops). Try:",
         "",
-        f"  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json'{key} "
-         f"-d '{json.dumps(body)}'",
+        f"  {curl}",
         "",
     ]
 
