@@ -79,7 +79,7 @@ def make_cases(count: int) -> list[Case]:
     lengths += [1, *short.astype(int).tolist()[1:]]
     cases = [Case(rng.integers(300, VOCAB, n).tolist(), sampling_mix(i))
              for i, n in enumerate(lengths)]
-    for i in range(num_shared):
+    for _i in range(num_shared):
         tail = rng.integers(300, VOCAB, int(rng.integers(1, 30))).tolist()
         params = sampling_mix(len(cases))
         # prompt logprobs would not read the cache
