@@ -3,7 +3,8 @@
 // elementwise_<isa>.cc after vec_math.h. Knows nothing of threads or of the plan.
 //
 // Quantization of a group x: absmax = max |x| taken on the bit patterns (so a NaN wins and poisons
-// the scale), scale = absmax / 127, q = rint(min(max(x / scale, -127), 127)), true divisions;
+// the scale), scale = absmax / 127, for rows that enter a product rounded up to 11 significant bits
+// (act_scale), q = rint(min(max(x / scale, -127), 127)), true divisions;
 // scale = 0 (all zero, or too small for a float) gives q = 0. A NaN quotient becomes -127, and the
 // scale carries the NaN on.
 #include "cpu/isa_kernels.h"
@@ -23,6 +24,17 @@ static inline float scale_of(IVec magnitudes) {
   return first_lane(as_float(iset1(fold_imax(magnitudes)))) / 127.0f;
 }
 
+// Rounds a scale (>= 0) up to 11 significant bits: its product with a weight's f16 scale is then
+// exact in float32, and no quotient exceeds 127.
+static inline float act_scale(float scale) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &scale, sizeof bits);
+  if ((bits & 0x7f800000u) == 0x7f800000u) return scale;  // NaN and Inf carry on
+  bits = (bits + 0x1fffu) & 0xffffe000u;
+  __builtin_memcpy(&scale, &bits, sizeof bits);
+  return scale;
+}
+
 // Stores up to 16 columns of a float or bf16 row.
 static inline void store_act(ActRows* out, int64_t index, Vec y, int n) {
   if (out->kind == ActKind::kF32) {
@@ -36,7 +48,7 @@ static inline void store_act(ActRows* out, int64_t index, Vec y, int n) {
 static inline void store_group(ActRows* out, int row, int col, Vec y0, Vec y1) {
   const int64_t index = static_cast<int64_t>(row) * out->k + col;
   const int64_t group = static_cast<int64_t>(row) * (out->k / kQuantGroup) + col / kQuantGroup;
-  const float scale = scale_of(imax(magnitude_bits(y0), magnitude_bits(y1)));
+  const float scale = act_scale(scale_of(imax(magnitude_bits(y0), magnitude_bits(y1))));
   const IVec q0 = quantize16(y0, scale);
   const IVec q1 = quantize16(y1, scale);
   store_i8_n(out->q + index, q0, 16);

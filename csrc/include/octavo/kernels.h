@@ -21,8 +21,9 @@ constexpr int kLanes = 16;
 // How the rows that enter a matrix product are stored.
 enum class ActKind : int32_t { kF32 = 0, kBF16 = 1, kI8 = 2 };
 
-// m rows of k activations. I8: q = rint(x / scale), scale = absmax / 127 for each group of 32
-// columns (0 for a group of zeros), isum = sum of the 32 q, fsum = scale * float(isum).
+// m rows of k activations. I8: scale = absmax / 127 of each group of 32 columns, rounded up to 11
+// significant bits (its product with an f16 weight scale is exact), q = rint(x / scale), 0 for a group
+// of zeros; isum = sum of the 32 q, fsum = scale * float(isum).
 struct ActRows {
   ActKind kind;
   int32_t k;       // columns, a multiple of 32 for I8
