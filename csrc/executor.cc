@@ -176,7 +176,6 @@ void Executor::embed(Spmd& spmd) {
       for (int i = 0; i < hidden; ++i) out[i] *= scale;
     }
   });
-  spmd.sync();
 }
 
 // The normed rows (index == nullptr: stream rows 0 .. rows - 1, else those it names). A few rows
@@ -200,14 +199,13 @@ const ActSet& Executor::normed(Spmd& spmd, const NormSpec& norm, int rows, const
     }
   };
   if (redundant) {
-    some_rows(0, rows);
+    if (!spmd.behind()) some_rows(0, rows);
     return target;
   }
   const int units = (rows + kNormRows - 1) / kNormRows;
   spmd.for_units(units, [&](int u) {
     some_rows(u * kNormRows, std::min(kNormRows, rows - u * kNormRows));
   });
-  spmd.sync();
   return target;
 }
 

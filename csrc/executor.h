@@ -1,4 +1,4 @@
-// Walks the plan: every thread runs through the same records in lockstep, one barrier a phase.
+// Walks the plan: every thread goes through the same records, phase by phase (thread_pool.h).
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -1,4 +1,4 @@
-// The phases of a layer. Every phase ends with a barrier, so each may read what the one before wrote.
+// The phases of a layer. A phase starts when the one before is complete, so it may read all of it.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -25,7 +25,6 @@ void Executor::qkv(Spmd& spmd, const QkvRecord& record) {
       query_unit(acts, record, head - kv_heads, row0, rows, tile);
     }
   });
-  spmd.sync();
 }
 
 // QK-norm and rope of one head's rows, in place.
@@ -79,7 +78,6 @@ void Executor::attention(Spmd& spmd, const AttentionRecord& record) {
   spmd.for_ordered_units(units, [&](int u) {
     attention_unit(record, items_[u / kv_heads], u % kv_heads, scratch);
   });
-  spmd.sync();
   const int columns = record.num_heads / kv_heads * plan_.stores[record.store].layout.head_dim;
   if (record.out_kind != ActKind::kI8 || columns % kQuantGroup == 0) return;
   // Groups of 32 columns span KV heads: quantize whole rows once all heads are there.
@@ -89,7 +87,6 @@ void Executor::attention(Spmd& spmd, const AttentionRecord& record) {
     kernels_.norm_rows(attended_ + static_cast<size_t>(t) * width, width, 1, width, nullptr, 0.0f,
                        0.0f, &out, t);
   });
-  spmd.sync();
 }
 
 void Executor::attention_unit(const AttentionRecord& record, const AttentionItem& item, int kv_head,
@@ -160,7 +157,6 @@ void Executor::add_linear(Spmd& spmd, const AddLinearRecord& record) {
       for (int c = 0; c < columns; ++c) x[c] = std::fma(y[c], record.scale, x[c]);
     }
   });
-  spmd.sync();
 }
 
 void Executor::glu(Spmd& spmd, const GluRecord& record) {
@@ -184,7 +180,6 @@ void Executor::glu(Spmd& spmd, const GluRecord& record) {
             column, columns);
     kernels_.silu_mul(tile, tile + kGluColumns, ld, rows, columns, &out, row0, column);
   });
-  spmd.sync();
 }
 
 }  // namespace octavo

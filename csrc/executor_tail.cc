@@ -32,7 +32,6 @@ void Executor::tail_tile(Spmd& spmd, int row0, int rows) {
       for (int c = 0; c < columns; ++c) row[c] *= record.logit_scale;
     }
   });
-  spmd.sync();
   spmd.for_units(rows, [&](int r) {
     float* row = logits_ + static_cast<size_t>(r) * vocab_padded_;
     if (counts_.want_logits) {
@@ -42,7 +41,6 @@ void Executor::tail_tile(Spmd& spmd, int row0, int rows) {
     sample_row(row, plan_.vocab, arrays_.sampling, row0 + r, arrays_.out,
                threads_[spmd.thread()].sampling);
   });
-  spmd.sync();
 }
 
 }  // namespace octavo

@@ -7,7 +7,7 @@ namespace octavo {
 // leaves room for the weight panel in a 1 MiB L2.
 constexpr int kRowBlock = 128;
 // Up to this many rows every thread norms all of them itself: about 0.3 us a row of 576 columns,
-// against a barrier of about 0.5 us.
+// against about 0.5 us for one more phase.
 constexpr int kRedundantRows = 2;
 // Rows of one unit of a shared norm: about 5 us of work.
 constexpr int kNormRows = 16;

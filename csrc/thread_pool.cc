@@ -53,6 +53,27 @@ void wake_all(std::atomic<uint32_t>* word) {
 #endif
 }
 
+// gate_: run number in the high 32 bits, phase in 20, registered threads in 12.
+constexpr int kPhaseShift = 12;
+constexpr int kRunShift = 32;
+constexpr uint64_t kActiveMask = (uint64_t{1} << kPhaseShift) - 1;
+constexpr uint64_t kPhaseMask = (uint64_t{1} << (kRunShift - kPhaseShift)) - 1;
+constexpr int kMaxThreads = 1024;
+
+constexpr uint64_t gate_word(uint32_t run, int phase, int active) {
+  return (static_cast<uint64_t>(run) << kRunShift) |
+         (static_cast<uint64_t>(phase) << kPhaseShift) | static_cast<uint64_t>(active);
+}
+constexpr uint32_t run_of(uint64_t gate) { return static_cast<uint32_t>(gate >> kRunShift); }
+constexpr int phase_of(uint64_t gate) {
+  return static_cast<int>((gate >> kPhaseShift) & kPhaseMask);
+}
+constexpr int active_of(uint64_t gate) { return static_cast<int>(gate & kActiveMask); }
+
+int clamp_threads(int threads) {
+  return threads < 1 ? 1 : (threads > kMaxThreads ? kMaxThreads : threads);
+}
+
 }  // namespace
 
 int Spmd::threads() const { return pool_->size_; }
@@ -62,16 +83,23 @@ int Spmd::take(int owner) {
   return counter.next.fetch_add(1, std::memory_order_relaxed);
 }
 
-void Spmd::sync() {
-  pool_->barrier(phase_);
+bool Spmd::begin() {
+  if (!behind()) return true;
+  ++phase_;
+  return false;
+}
+
+void Spmd::finish() {
+  joined_ = pool_->finish_phase(run_, phase_);
   ++phase_;
 }
 
 ThreadPool::ThreadPool(int threads, int usable_cpus)
-    : size_(threads < 1 ? 1 : threads),
+    : size_(clamp_threads(threads)),
       spin_us_(threads > usable_cpus ? 0 : kSpinMicroseconds),
       owner_pid_(getpid()),
-      counters_(new Counter[2 * static_cast<size_t>(threads < 1 ? 1 : threads)]) {
+      gate_(gate_word(1, 0, 0)),
+      counters_(new Counter[2 * static_cast<size_t>(clamp_threads(threads))]) {
   start();
 }
 
@@ -102,46 +130,94 @@ void ThreadPool::run(Function function, void* context) {
     for (std::thread& thread : threads_) thread.detach();
     threads_.clear();
     owner_pid_ = getpid();
-    arrived_.store(0);
     job_.sleepers.store(0);
     epoch_.sleepers.store(0);
     job_.value.store(0);
+    gate_.store(gate_word(1, 0, 0));
     start();
   }
   function_ = function;
   context_ = context;
-  for (int i = 0; i < 2 * size_; ++i) counters_[i].next.store(0, std::memory_order_relaxed);
-  if (size_ > 1) announce(job_, job_.value.load(std::memory_order_relaxed) + 1);
+  reset_counters(0);
+  const uint32_t run = job_.value.load(std::memory_order_relaxed) + 2;
+  gate_.store(gate_word(run, 0, 1), std::memory_order_release);
+  announce(job_, run);
   inside_run = true;
-  Spmd spmd(this, 0);
+  Spmd spmd(this, 0, run, 0);
   function(context, spmd);
-  spmd.sync();
+  close(run);
   inside_run = false;
 }
 
 void ThreadPool::worker(int thread) {
   inside_run = true;
-  for (uint32_t seen = 0;; ++seen) {
+  uint32_t seen = 0;
+  for (;;) {
     wait_change(job_, seen);
     if (stopping_) return;
-    Spmd spmd(this, thread);
-    function_(context_, spmd);
-    spmd.sync();
+    seen = job_.value.load(std::memory_order_acquire);
+    try {
+      Spmd spmd(this, thread, seen, join(seen));
+      function_(context_, spmd);
+      leave();
+    } catch (const RunIsOver&) {
+      // The others did the rest while this thread was not running.
+    }
   }
 }
 
-// The last thread to arrive resets the counters of the set the next phase uses (it was last used in
-// the phase before this one, which every thread has left) and lets all go on.
-void ThreadPool::barrier(int phase) {
+// Registers this thread and returns the phase the run is in. While any thread is registered the
+// phase cannot end.
+int ThreadPool::join(uint32_t run) {
+  uint64_t gate = gate_.load(std::memory_order_acquire);
+  do {
+    if (run_of(gate) != run) throw RunIsOver();
+  } while (!gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel,
+                                        std::memory_order_acquire));
+  return phase_of(gate);
+}
+
+// Called with every unit of the phase taken: whoever leaves last has seen all of them done and opens
+// the next phase, staying registered. The others wait unregistered.
+int ThreadPool::finish_phase(uint32_t run, int phase) {
   const uint32_t epoch = epoch_.value.load(std::memory_order_acquire);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < size_) {
-    wait_change(epoch_, epoch);
-    return;
+  uint64_t gate = gate_.load(std::memory_order_acquire);
+  for (;;) {
+    const bool last = active_of(gate) == 1;
+    // Nobody has used the other set since the phase before this one, and nobody can before this
+    // thread leaves.
+    if (last) reset_counters(phase + 1);
+    const uint64_t next = last ? gate_word(run, phase + 1, 1) : gate - 1;
+    if (gate_.compare_exchange_weak(gate, next, std::memory_order_acq_rel,
+                                    std::memory_order_acquire)) {
+      if (!last) break;
+      announce(epoch_, epoch + 1);
+      return phase + 1;
+    }
   }
-  Counter* next = &counters_[((phase + 1) & 1) * size_];
-  for (int t = 0; t < size_; ++t) next[t].next.store(0, std::memory_order_relaxed);
-  arrived_.store(0, std::memory_order_relaxed);
-  announce(epoch_, epoch + 1);
+  wait_change(epoch_, epoch);
+  return join(run);
+}
+
+// Only thread 0 ends a run. Threads that are still registered are on their way out.
+void ThreadPool::close(uint32_t run) {
+  for (int polls = 0;; ++polls) {
+    uint64_t gate = gate_.load(std::memory_order_acquire);
+    if (active_of(gate) == 1 &&
+        gate_.compare_exchange_strong(gate, gate_word(run + 1, 0, 0), std::memory_order_acq_rel)) {
+      return;
+    }
+    if (polls < kPollsPerLook) {
+      cpu_relax();
+    } else {
+      std::this_thread::yield();
+    }
+  }
+}
+
+void ThreadPool::reset_counters(int phase) {
+  Counter* set = &counters_[(phase & 1) * size_];
+  for (int t = 0; t < size_; ++t) set[t].next.store(0, std::memory_order_relaxed);
 }
 
 // Sequentially consistent on both sides: either the announcer sees the sleeper, or the sleeper sees

@@ -26,12 +26,8 @@ inline void unpack(const uint8_t* payload, __m512i* w) {
   }
 }
 
-// Bytes the decode path asks for ahead of use. One weight stream a thread moves 20 to 40 B/ns and
-// memory answers in about 100 ns, so 4 KiB cover it; the stream goes on in the next panel.
-constexpr size_t kPrefetchAhead = 4096;
-// Above this many rows a panel is reused often enough that the hardware prefetcher is ahead.
-constexpr int kPrefetchRows = 4;
-
+// No software prefetch: a panel is one ascending stream, and the hardware prefetcher kept up as well
+// or better at every distance tried (1 to 16 KiB, into L1 and L2).
 template <Layout L, ScaleType S, int T>
 void int8_tile(const TileArgs& t) {
   constexpr bool kNibbles = L == Layout::kQ4 || L == Layout::kQ4M;
@@ -51,11 +47,6 @@ void int8_tile(const TileArgs& t) {
   __m512 acc[T];
   for (int i = 0; i < T; ++i) acc[i] = _mm512_setzero_ps();
   for (size_t b = 0; b < blocks; ++b, panel += kBlock) {
-    if (T <= kPrefetchRows) {
-      for (size_t line = 0; line < kBlock; line += 64) {
-        _mm_prefetch(reinterpret_cast<const char*>(panel + kPrefetchAhead + line), _MM_HINT_T0);
-      }
-    }
     __m512i w[8];
     unpack<L>(panel, w);
     const __m512 d = load_scales<S>(panel + kPayload);

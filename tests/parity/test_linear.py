@@ -99,14 +99,20 @@ def test_float_products_mean_what_numpy_says(
     assert error.max() < TOLERANCE[quant]
 
 
-@pytest.mark.parametrize("isa", LINEAR_ISAS[1:])
-@pytest.mark.parametrize(("quant", "k"), cases(INTEGER + FLOAT))
+@pytest.mark.parametrize(
+    ("isa", "quant", "k"),
+    [
+        (isa, quant, k)
+        for isa in LINEAR_ISAS[1:]
+        for quant, k in cases(INTEGER + FLOAT)
+        # vdpbf16ps rounds in its own way: bf16 is bit-equal within an ISA only
+        if (isa, quant) != ("avx512bf16", "BF16")
+    ],
+)
 @pytest.mark.parametrize(("rows", "group_rows"), SHAPES)
 def test_isas_agree_bit_for_bit(
     isa: str, quant: str, k: int, rows: int, group_rows: int
 ) -> None:
-    if quant == "BF16" and isa == "avx512bf16":
-        pytest.skip("vdpbf16ps rounds in its own way: bf16 is bit-equal within an ISA only")
     packed, _ = matrix_of(quant, rows, k, group_rows)
     for m in (1, 3, 17):
         x = rows_of(m, k)

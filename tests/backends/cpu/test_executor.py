@@ -1,4 +1,4 @@
-"""The native executor: near the reference, bit-equal however a run is cut, safe against bad input."""
+"""The native executor: near the reference, bit-equal however a run is cut, safe on bad input."""
 
 import numpy as np
 import pytest

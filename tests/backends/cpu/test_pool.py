@@ -30,7 +30,7 @@ def test_no_units_at_all() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_nested_run_is_refused_on_every_thread(threads: int) -> None:
+def test_a_nested_run_is_refused(threads: int) -> None:
     assert native.pool_refuses_nesting(threads)
 
 
