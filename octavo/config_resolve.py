@@ -217,9 +217,9 @@ def _fit_len(args: EngineArgs, wanted: int, capacity: int, lines: list[str]) -> 
     if wanted <= capacity:
         return wanted
     if args.max_model_len is not None:
-        raise _bad("max_model_len", wanted,
-                   f"the KV cache holds {capacity} tokens; give at most that, or more memory "
-                   "(kv_cache_memory_bytes)")
+        lines.append(f"max_model_len {wanted} is more than the {capacity} tokens the KV cache "
+                     "holds: longer requests are refused or end there (kv_cache_memory_bytes)")
+        return wanted
     lines.append(f"max_model_len {capacity} instead of the model's {wanted}: the KV cache holds "
                  "no more")
     return capacity

@@ -47,6 +47,7 @@ class LLM:
                  kv_cache_dtype: str = "auto", kv_cache_memory_bytes: int | None = None,
                  num_blocks: int | None = None, block_size: int = 16,
                  enable_prefix_caching: bool = True, enable_chunked_prefill: bool = True,
+                 long_prefill_token_threshold: int = 0,
                  backend: str = "auto", num_threads: int | None = None, seed: int | None = None,
                  chat_template: str | None = None, scheduling_policy: str = "fcfs") -> None:
         self._client: InprocClient | None = None  # first, so that __del__ works after an error
@@ -55,7 +56,8 @@ class LLM:
             max_num_batched_tokens=max_num_batched_tokens, kv_cache_dtype=kv_cache_dtype,
             kv_cache_memory_bytes=kv_cache_memory_bytes, num_blocks=num_blocks,
             block_size=block_size, enable_prefix_caching=enable_prefix_caching,
-            enable_chunked_prefill=enable_chunked_prefill, backend=backend,
+            enable_chunked_prefill=enable_chunked_prefill,
+            long_prefill_token_threshold=long_prefill_token_threshold, backend=backend,
             num_threads=num_threads, seed=seed, scheduling_policy=scheduling_policy,
         )
         resolution = resolve_args(args)

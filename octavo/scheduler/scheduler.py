@@ -506,6 +506,16 @@ class Scheduler:
         request.status = RequestStatus.of_finish_reason(reason)
         del self._requests[request.request_id]
 
+    def preempt_latest(self) -> bool:
+        """Preempts the running request that would be the victim, between steps.
+
+        For tests and simulations of memory pressure. False when fewer than two requests run.
+        """
+        if len(self._running) < 2:
+            return False
+        self._preempt(policy.preemption_victim(self._running))
+        return True
+
     def _preempt(self, request: Request) -> None:
         """Take a running request's blocks (their content stays cached) and let it wait again."""
         self._running.remove(request)

@@ -172,8 +172,8 @@ def run(llm: LLM, cases: Sequence[Case], observed: Observed, *, hook: Hook | Non
 
 def preempt_often(scheduler: Any, step: int) -> None:
     """After every step but the first few the youngest running request loses its blocks."""
-    if step > 2 and len(scheduler._running) > 1 and scheduler.stats().num_preemptions < 30:
-        scheduler._preempt(scheduler._running[len(scheduler._running) - 1])
+    if step > 2 and scheduler.stats().num_preemptions < 30:
+        scheduler.preempt_latest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,7 +197,7 @@ def _chunk(size: int) -> Row:
     return Row(
         f"chunks-{size}",
         lambda o: o.stats.num_chunked_prefills == o.prompts_longer_than(size) > 0,
-        {"long_prefill": size, "enable_prefix_caching": False, "max_num_batched_tokens": 2048},
+        {"long_prefill_token_threshold": size, "enable_prefix_caching": False, "max_num_batched_tokens": 2048},
         # every length matters to small chunks; chunks of 512 need the long prompts
         picks=(lambda c: len(c.token_ids) <= 750) if size < 512 else lambda c: not _short(c),
     )
@@ -227,16 +227,9 @@ ROWS = [
 
 
 def make_llm(path: Path, options: dict[str, Any]) -> LLM:
-    given = dict(options)
-    chunk = given.pop("long_prefill", 0)
     defaults: dict[str, Any] = {"max_model_len": 2048, "num_blocks": 1024, "num_threads": 2,
                                 "max_num_seqs": 256, "max_num_batched_tokens": 512}
-    llm = LLM(str(path), **(defaults | given))
-    scheduler: Any = llm._client._core._scheduler  # type: ignore[union-attr]
-    if chunk:
-        scheduler._config = dataclasses.replace(scheduler._config,
-                                                long_prefill_token_threshold=chunk)
-    return llm
+    return LLM(str(path), **(defaults | options))
 
 
 @dataclasses.dataclass
