@@ -197,7 +197,8 @@ def _chunk(size: int) -> Row:
     return Row(
         f"chunks-{size}",
         lambda o: o.stats.num_chunked_prefills == o.prompts_longer_than(size) > 0,
-        {"long_prefill_token_threshold": size, "enable_prefix_caching": False, "max_num_batched_tokens": 2048},
+        {"long_prefill_token_threshold": size, "enable_prefix_caching": False,
+         "max_num_batched_tokens": 2048},
         # every length matters to small chunks; chunks of 512 need the long prompts
         picks=(lambda c: len(c.token_ids) <= 750) if size < 512 else lambda c: not _short(c),
     )
