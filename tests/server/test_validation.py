@@ -1,0 +1,218 @@
+"""Everything a client may get wrong: 400, the error object, the field's name; nothing hangs."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from octavo.config import ServerSection
+from octavo.testing.fake_async_llm import fake_async_llm
+from tests.server.conftest import serving
+from tests.server.http_client import HttpClient
+
+COMPLETION = {"prompt": "Hello", "max_tokens": 4}
+CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[HttpClient]:
+    with serving(fake_async_llm(), ServerSection(max_body_bytes=1 << 20)) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def still_serves(client: HttpClient) -> Iterator[None]:
+    """After every test: the server answers."""
+    yield
+    assert client.complete("Hello", max_tokens=1).status == 200
+
+
+BOTH: list[tuple[dict[str, Any], str]] = [
+    ({"n": 0}, "n"),
+    ({"n": 129}, "n"),
+    ({"n": True}, "n"),
+    ({"temperature": -1}, "temperature"),
+    ({"temperature": "hot"}, "temperature"),
+    ({"top_p": 2.0}, "top_p"),
+    ({"top_p": -0.5}, "top_p"),
+    ({"top_k": -2}, "top_k"),
+    ({"min_p": 1.5}, "min_p"),
+    ({"repetition_penalty": 0}, "repetition_penalty"),
+    ({"presence_penalty": 3}, "presence_penalty"),
+    ({"seed": 10**20}, "seed"),
+    ({"seed": "100"}, "seed"),
+    ({"max_tokens": -15335}, "max_tokens"),
+    ({"max_tokens": 1.5}, "max_tokens"),
+    ({"max_tokens": 10**8}, "max_tokens"),
+    ({"min_tokens": -1}, "min_tokens"),
+    ({"stop": [""]}, "stop"),
+    ({"stop": ["a", 1]}, "stop[1]"),
+    ({"stop": [f"s{i}" for i in range(5000)]}, "stop"),
+    ({"stop_token_ids": [99999]}, "stop_token_ids"),
+    ({"logit_bias": {"robot": -50}}, "logit_bias"),
+    ({"logit_bias": {"-1": 5}}, "logit_bias"),
+    ({"logit_bias": {"99999999": 5, "7": 1}}, "logit_bias"),
+    ({"logit_bias": {"7": 1000}}, "logit_bias"),
+    ({"allowed_token_ids": []}, "allowed_token_ids"),
+    ({"allowed_token_ids": [1 << 40]}, "allowed_token_ids"),
+    ({"bad_words": [""]}, "bad_words"),
+    ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+    ({"prompt_logprobs": 21}, "prompt_logprobs"),
+    ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": "yes"}, "stream"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs"),
+    ({"guided_json": {}}, "guided_json"),
+    ({"priority": 3}, "priority"),
+    ({"cache_salt": ""}, "cache_salt"),
+    ({"request_id": "a\nb"}, "request_id"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), BOTH, ids=lambda v: str(v)[:40])
+@pytest.mark.parametrize(("path", "body"), [("/v1/completions", COMPLETION),
+                                            ("/v1/chat/completions", CHAT)], ids=["text", "chat"])
+def test_bad_field(client: HttpClient, path: str, body: dict[str, Any], fields: dict[str, Any],
+                   param: str) -> None:
+    answer = client.post(path, body | fields)
+    assert answer.status == 400
+    error = answer.error()
+    assert error["param"] == param
+    assert error["type"] == "invalid_request_error"
+    assert param.partition("[")[0] in error["message"]
+
+
+@pytest.mark.parametrize(("fields", "param"), [
+    ({"logprobs": 21}, "logprobs"),
+    ({"logprobs": -2}, "logprobs"),
+    ({"logprobs": True}, "logprobs"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"best_of": 2}, "best_of"),
+    ({"best_of": 1, "n": 3}, "best_of"),
+    ({"suffix": "end"}, "suffix"),
+    ({"prompt": ""}, "prompt"),
+    ({"prompt": []}, "prompt"),
+    ({"prompt": [[]]}, "prompt"),
+    ({"prompt": [True]}, "prompt"),
+    ({"prompt": [1.5]}, "prompt"),
+    ({"prompt": {"text": "x"}}, "prompt"),
+    ({"prompt": ["a", 3]}, "prompt"),
+    ({"prompt": [-1]}, "prompt_token_ids"),
+    ({"prompt": [5, 5279552648203111001]}, "prompt_token_ids"),
+    ({"prompt": None}, "prompt"),
+], ids=lambda v: str(v)[:40])
+def test_bad_completion_field(client: HttpClient, fields: dict[str, Any], param: str) -> None:
+    answer = client.post("/v1/completions", COMPLETION | fields)
+    assert answer.status == 400
+    assert answer.error()["param"] == param
+
+
+@pytest.mark.parametrize(("fields", "param"), [
+    ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens"),
+    ({"messages": []}, "messages"),
+    ({"messages": "hi"}, "messages"),
+    ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
+    ({"messages": [{"content": "no role"}]}, "messages[0].role"),
+    ({"messages": None}, "messages"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"functions": [{"name": "f"}]}, "functions"),
+    ({"modalities": ["audio"]}, "modalities"),
+    ({"chat_template": "{{ messages }}"}, "chat_template"),
+    ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+    ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+], ids=lambda v: str(v)[:40])
+def test_bad_chat_field(client: HttpClient, fields: dict[str, Any], param: str) -> None:
+    answer = client.post("/v1/chat/completions", CHAT | fields)
+    assert answer.status == 400
+    assert answer.error()["param"] == param
+
+
+@pytest.mark.parametrize("body", [
+    b"", b"[]", b"3", b"{", b'{"prompt":"x", x}', b'{"prompt":"hi \xff\xfe"}',
+    b'{"prompt":"\\ud83c"}', b'{"prompt":"x","temperature":Infinity}',
+    b'{"prompt":"x","temperature":1e999}', b'{"prompt":"x","temperature":NaN}',
+    b'{"prompt":' + b"[" * 200_000, b'{"a":' * 100_000,
+], ids=lambda b: repr(b[:30]))
+def test_bad_body(client: HttpClient, body: bytes) -> None:
+    answer = client.post("/v1/completions", body)
+    assert answer.status == 400
+    answer.error()
+
+
+def test_too_long_prompt_is_refused_before_the_stream(client: HttpClient) -> None:
+    for stream in (False, True):
+        answer = client.complete("x" * 1000, stream=stream)
+        assert answer.status == 400
+        error = answer.error()
+        assert error["code"] == "context_length_exceeded"
+        assert "1000" in error["message"] and "512" in error["message"]
+        answer = client.chat("x" * 1000, stream=stream)
+        assert (answer.status, answer.error()["code"]) == (400, "context_length_exceeded")
+
+
+def test_one_bad_prompt_of_a_list_starts_nothing(client: HttpClient) -> None:
+    finished = client.metric('octavo:request_success_total')
+    assert client.complete(["good", "x" * 1000]).status == 400
+    assert client.metric("octavo:num_requests_running") == 0
+    assert client.metric('octavo:request_success_total') == finished
+
+
+def test_body_over_the_limit(client: HttpClient) -> None:
+    answer = client.post("/v1/completions", {"prompt": "x" * (1 << 20)})
+    assert (answer.status, answer.error()["code"]) == (413, "request_too_large")
+
+
+def test_nulls_count_as_absent(client: HttpClient) -> None:
+    nulls = ("temperature", "max_tokens", "top_p", "n", "stop", "seed", "logit_bias", "user",
+             "stream", "stream_options", "logprobs", "top_logprobs", "response_format", "tools",
+             "tool_choice")
+    answer = client.chat("Hi", max_completion_tokens=6, **dict.fromkeys(nulls))
+    assert answer.status == 200
+    assert answer.json["usage"]["completion_tokens"] == 6
+    answer = client.complete("Hi", max_tokens=None)
+    assert answer.json["usage"]["completion_tokens"] == 16
+
+
+@pytest.mark.parametrize("fields", [
+    {"tool_choice": None, "tools": []},
+    {"tool_choice": "none"},
+    {"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "none"},
+    {"response_format": {"type": "text"}},
+    {"modalities": ["text"]},
+    {"top_p": 1},
+    {"seed": -1},
+    {"stop": []},
+    {"metadata": {"a": "b"}, "user": "me", "store": True},
+], ids=lambda v: str(v)[:40])
+def test_harmless_fields(client: HttpClient, fields: dict[str, Any]) -> None:
+    assert client.post("/v1/chat/completions", CHAT | fields).status == 200
+
+
+def test_unknown_fields_are_logged_once_each(client: HttpClient,
+                                             caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="octavo.server"):
+        for _ in range(3):
+            assert client.complete("Hi", max_tokens=1, x_first=1, x_second=[2]).status == 200
+    told = [r.getMessage() for r in caplog.records if "x_first" in r.getMessage()]
+    assert len(told) == 1
+    assert sum("x_second" in r.getMessage() for r in caplog.records) == 1
+
+
+def test_unknown_model(client: HttpClient) -> None:
+    for path, body in (("/v1/completions", COMPLETION), ("/v1/chat/completions", CHAT),
+                       ("/tokenize", {"prompt": "x"})):
+        answer = client.post(path, body | {"model": "no-such-model"})
+        assert answer.status == 404
+        error = answer.error()
+        assert error["code"] == "model_not_found" and "no-such-model" in error["message"]
+
+
+def test_priority_is_heeded_where_the_policy_is() -> None:
+    with serving(fake_async_llm(policy="priority")) as client:
+        assert client.complete("Hi", max_tokens=1, priority=3).status == 200
+        assert client.complete("Hi", max_tokens=1, priority=2**40).status == 400
