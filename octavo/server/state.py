@@ -69,7 +69,7 @@ class ServerState:
 
     def model_name(self, asked: str | None) -> str:
         """The name to answer under. Raises ModelNotFoundError for one that is not served."""
-        if not asked:
+        if asked is None:
             return self.names[0]
         if asked not in self.names:
             shown = asked if len(asked) <= 200 else asked[:197] + "..."

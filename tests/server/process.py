@@ -22,8 +22,8 @@ class ServerProcess:
 
     def __init__(self, model: str, *arguments: str, port: int = 0) -> None:
         # files, not pipes: a server must never wait for a test to read
-        self._out = tempfile.TemporaryFile("w+")
-        self._err = tempfile.TemporaryFile("w+")
+        self._out = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed in __exit__)
+        self._err = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
             [sys.executable, "-m", "octavo.cli.main", "serve", model, "--port", str(port),
              *arguments],
