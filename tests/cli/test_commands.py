@@ -1,0 +1,147 @@
+"""The commands that end by themselves, as processes where the process matters."""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from octavo.cli import flags
+from octavo.cli.main import main
+
+
+def _octavo(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "octavo.cli.main", *arguments], input=stdin,
+                          capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_importing_the_command_line_loads_nothing_heavy() -> None:
+    code = ("import sys, octavo.cli.main; print(sorted({'numpy', 'tokenizers', 'starlette', "
+            "'uvicorn', 'rich', 'msgspec', 'asyncio', 'octavo._native'} & set(sys.modules)))")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = done.stdout.strip()
+    assert loaded in ("[]", "['asyncio']")
+
+
+def test_version_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, status in ((["--version"], 0), ([], 2), (["nonsense"], 2),
+                              (["serve", "--port", "99999"], 2), (["serve", "--help"], 0)):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == status
+    assert "octavo 0." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("2048", 2048), ("2k", 2000), ("2K", 2048), ("1.5k", 1500), ("1M", 1 << 20),
+])
+def test_counts(text: str, value: int) -> None:
+    assert flags.count(text) == value
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("4g", 4 << 30), ("512m", 512 << 20), ("512MiB", 512 << 20), ("1048576", 1 << 20),
+    ("0.5G", 1 << 29), ("64MB", 64 << 20),
+])
+def test_sizes(text: str, value: int) -> None:
+    assert flags.size(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "4q", "1.3", "4 4g", "ib"])
+def test_bad_numbers(text: str) -> None:
+    for read in (flags.count, flags.size):
+        with pytest.raises(argparse.ArgumentTypeError):
+            read(text)
+
+
+def test_served_names() -> None:
+    assert flags.served_names("smollm2-135m", "SmolLM2-135M-Instruct.Q4_1") == (
+        "SmolLM2-135M-Instruct", "smollm2-135m", "SmolLM2-135M-Instruct.Q4_1")
+    assert flags.served_names("/m/Qwen3-0.6B-Q8_0.gguf", "Qwen3-0.6B-Q8_0") == (
+        "Qwen3-0.6B", "Qwen3-0.6B-Q8_0")
+    assert flags.served_names("./folder", "folder") == ("folder",)
+
+
+def test_generate_streams_text_and_tells_the_speed() -> None:
+    done = _octavo("generate", "smollm2-135m", "The capital of France is", "--temperature", "0",
+                   "--max-tokens", "8", "--kv-cache-memory-bytes", "64m")
+    assert done.returncode == 0, done.stderr
+    assert "Paris" in done.stdout
+    assert "5 prompt tokens, 8 generated" in done.stderr and "tok/s" in done.stderr
+    piped = _octavo("generate", "smollm2-135m", "-", "--temperature", "0", "--max-tokens", "8",
+                    "--quiet", "--kv-cache-memory-bytes", "64m", stdin="The capital of France is")
+    assert (piped.stdout, piped.stderr) == (done.stdout, "")
+
+
+def test_chat() -> None:
+    said = "What is 2+2?\n/set temperature\n/set nothing 1\n/nonsense\n/help\n/retry\n/clear\n/exit\n"
+    done = _octavo("chat", "--temperature", "0", "--max-tokens", "12", "--kv-cache-memory-bytes",
+                   "64m", stdin=said)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("tok/s") == 2  # the answer, and once more
+    for part in ("/system TEXT", "unknown command /nonsense", "no option nothing",
+                 "is not a number", "forgotten", "cached"):
+        assert part in done.stdout
+    assert done.stderr == ""
+
+
+def test_chat_ends_with_its_input() -> None:
+    done = _octavo("chat", "--kv-cache-memory-bytes", "64m")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_info(capsys: pytest.CaptureFixture[str], model_path: Path) -> None:
+    assert main(["info", "smollm2-135m", "--tensors"]) == 0
+    out = capsys.readouterr().out
+    for part in (str(model_path), "134.5 M", "23,040 bytes a token", "12,240 bytes a token",
+                 "Q4_1", "q4+min", "chat template", "layers.29.mlp.down_proj.weight"):
+        assert part in out
+
+
+def test_pull(capsys: pytest.CaptureFixture[str], model_path: Path) -> None:
+    assert main(["pull", "smollm2-135m"]) == 0
+    assert capsys.readouterr().out.strip() == str(model_path)
+
+
+@pytest.mark.parametrize("command", [["pull", "nonsense"], ["info", "/nowhere.gguf"],
+                                     ["generate", "/nowhere.gguf", "Hi"],
+                                     ["chat", "/nowhere.gguf"]])
+def test_user_errors_are_one_line(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("octavo: error: ") and captured.err.count("\n") == 1
+
+
+def test_collect_env(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["collect-env"]) == 0
+    out = capsys.readouterr().out
+    for name in ("octavo", "python", "numpy", "cpu", "memory available", "native module"):
+        assert any(line.startswith(name) for line in out.splitlines())
+
+
+def test_native_only_speaks_only_without_the_module(capsys: pytest.CaptureFixture[str],
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "octavo._native", None)  # as if it could not be imported
+    assert main(["collect-env", "--native-only"]) == 0
+    told = capsys.readouterr().out
+    assert told.count("\n") == 1 and "NumPy backend" in told
+    monkeypatch.undo()
+    try:
+        import octavo._native  # noqa: F401
+    except ImportError:
+        return  # an install without a compiler: the line above is what it says
+    assert main(["collect-env", "--native-only"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run([sys.executable, "-m", "octavo.cli.main", "collect-env"],
+                          stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=60,
+                          check=False)
+    os.close(write_end)
+    assert done.stderr == ""
