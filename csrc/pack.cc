@@ -8,8 +8,6 @@
 namespace octavo {
 namespace {
 
-constexpr int kSuperBlock = 256;
-
 uint16_t load_u16(const uint8_t* p) {
   uint16_t v;
   std::memcpy(&v, p, 2);

@@ -102,7 +102,7 @@ std::string check_sampling(const StepArrays& a, int rows, const StepLimits& l, i
     if (s.mask_index[r] >= l.max_mask_rows) {
       return bad("mask_index", r, s.mask_index[r], "not a mask row");
     }
-    if (s.num_logprobs[r] > a.out.top_stride) {
+    if (s.num_logprobs[r] > a.out.top_stride || s.num_logprobs[r] > vocab) {
       return bad("num_logprobs", r, s.num_logprobs[r], "exceeds the table of alternatives");
     }
     if (s.target_ids[r] >= vocab) {
