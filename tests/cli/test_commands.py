@@ -76,7 +76,8 @@ def test_generate_streams_text_and_tells_the_speed() -> None:
 
 
 def test_chat() -> None:
-    said = "What is 2+2?\n/set temperature\n/set nothing 1\n/nonsense\n/help\n/retry\n/clear\n/exit\n"
+    said = "\n".join(("What is 2+2?", "/set temperature", "/set nothing 1", "/nonsense", "/help",
+                      "/retry", "/clear", "/exit", ""))
     done = _octavo("chat", "--temperature", "0", "--max-tokens", "12", "--kv-cache-memory-bytes",
                    "64m", stdin=said)
     assert done.returncode == 0, done.stderr
