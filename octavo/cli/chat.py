@@ -1,7 +1,6 @@
 """`octavo chat [MODEL]`: a conversation in the terminal, streamed, with tokens a second."""
 
 import argparse
-import asyncio
 import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,8 @@ from octavo.cli.flags import DEFAULT_MODEL, Commands, add_engine_flags, engine_a
 from octavo.cli.generate import add_sampling_flags, sampling_fields
 
 if TYPE_CHECKING:
+    import asyncio
+
     from rich.console import Console
 
     from octavo.core.sampling_params import SamplingParams
@@ -46,6 +47,8 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Talks until /exit or the end of input."""
+    import asyncio
+
     import msgspec
     from rich.console import Console
 
@@ -79,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 class _Chat:
     """A conversation. Between answers the event loop stands still, and so does the engine."""
 
-    def __init__(self, runner: asyncio.Runner, llm: "AsyncLLM", console: "Console", *,
+    def __init__(self, runner: "asyncio.Runner", llm: "AsyncLLM", console: "Console", *,
                  params: "SamplingParams", system: str | None) -> None:
         self._runner = runner
         self._llm = llm

@@ -3,7 +3,6 @@
 import argparse
 import platform
 import sys
-from importlib import metadata
 
 from octavo.cli.flags import Commands
 
@@ -45,6 +44,8 @@ def _native_problem() -> str | None:
 
 
 def _versions() -> list[tuple[str, str]]:
+    from importlib import metadata
+
     from octavo import __version__
 
     found = [("octavo", __version__), ("python", sys.version.split()[0]),

@@ -1,7 +1,6 @@
 """`octavo generate MODEL PROMPT`: one completion, streamed to standard output."""
 
 import argparse
-import asyncio
 import sys
 from typing import Any
 
@@ -49,6 +48,8 @@ def sampling_fields(args: argparse.Namespace) -> dict[str, Any]:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the completion as it comes."""
+    import asyncio
+
     return asyncio.run(_generate(args))
 
 
