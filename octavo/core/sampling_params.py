@@ -5,6 +5,9 @@ processor turns them into token ids.
 """
 
 import math
+import numbers
+import operator
+from typing import Any
 
 import msgspec
 
@@ -17,6 +20,16 @@ MAX_LOGIT_BIAS = 4096
 MAX_BAD_WORDS = 1024
 MAX_TOP_LOGPROBS = 100
 SEED_MAX = 2**64 - 1
+_WIRE_INT_MAX = 2**63 - 1
+
+_FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty",
+           "frequency_penalty")
+_INTS = ("n", "top_k", "min_tokens")
+_OPTIONAL_INTS = ("seed", "max_tokens", "truncate_prompt_tokens", "logprobs", "prompt_logprobs")
+_BOOLS = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens",
+          "spaces_between_special_tokens", "detokenize", "skip_reading_prefix_cache")
+_ID_LISTS = ("allowed_token_ids", "stop_token_ids")
+_TEXT_LISTS = ("stop", "bad_words")
 
 
 def _bad(field: str, value: object, fix: str) -> InvalidRequestError:
@@ -46,7 +59,9 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
         stop: strings that end the output. stop_token_ids: the same for token ids.
         include_stop_str_in_output: keep the matched stop string in the text.
         ignore_eos: do not stop at EOS.
-        skip_special_tokens, spaces_between_special_tokens, detokenize: text output options.
+        skip_special_tokens: leave control tokens out of the text. detokenize: make text at all.
+        spaces_between_special_tokens: accepted for compatibility, and without effect: the text is
+            the tokens' own bytes, and nothing is put between them.
         truncate_prompt_tokens: keep only the last that many prompt tokens; -1 = as many as fit.
         logprobs: top alternatives to report a token (0 = only the drawn one, -1 = all).
         prompt_logprobs: the same for prompt tokens.
@@ -84,21 +99,45 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
             self.stop = [self.stop]
+        self._normalize()
         if self.top_k == -1:
             self.top_k = 0
-        if self.seed is not None and self.seed < 0:
-            self.seed = None if self.seed == -1 else self.seed
+        if self.seed == -1:
+            self.seed = None
         self._verify_numbers()
         self._verify_lists()
 
-    def _verify_numbers(self) -> None:
-        for field in ("temperature", "top_p", "min_p", "repetition_penalty",
-                      "presence_penalty", "frequency_penalty"):
+    def _normalize(self) -> None:
+        """Every field gets its plain type, or is refused: nothing else may reach the wire, where a
+        wrong type would hurt more than its own request."""
+        for field in _FLOATS:
+            setattr(self, field, _plain_float(field, getattr(self, field)))
+        for field in (*_INTS, *_OPTIONAL_INTS):
             value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise _bad(field, value, "give a number")
-            if not math.isfinite(value):
-                raise _bad(field, value, "give a finite number")
+            if value is not None or field in _INTS:
+                setattr(self, field, _plain_int(field, value))
+        for field in _BOOLS:
+            if not isinstance(getattr(self, field), bool):
+                raise _bad(field, getattr(self, field), "give True or False")
+        for field in _ID_LISTS:
+            if getattr(self, field) is not None:
+                ids = _plain_list(field, getattr(self, field))
+                setattr(self, field, [_plain_int(field, i) for i in ids])
+        for field in _TEXT_LISTS:
+            if getattr(self, field) is not None:
+                texts = _plain_list(field, getattr(self, field))
+                setattr(self, field, [_plain_text(field, t) for t in texts])
+        if self.cache_salt is not None:
+            self.cache_salt = _plain_text("cache_salt", self.cache_salt)
+        if self.logit_bias is not None:
+            if not isinstance(self.logit_bias, dict):
+                raise _bad("logit_bias", self.logit_bias, "give a dict of token ids to numbers")
+            self.logit_bias = {
+                _plain_int("logit_bias", i): _plain_float("logit_bias", v)
+                for i, v in self.logit_bias.items()
+            }
+
+    def _verify_numbers(self) -> None:
         if not 1 <= self.n <= MAX_N:
             raise _bad("n", self.n, f"give 1 to {MAX_N}")
         if not 0.0 <= self.temperature <= 100.0:
@@ -139,7 +178,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
             if len(self.stop) > MAX_STOP_STRINGS:
                 raise _bad("stop", f"{len(self.stop)} strings", f"give at most {MAX_STOP_STRINGS}")
             for s in self.stop:
-                if not isinstance(s, str) or not s:
+                if not s:
                     raise _bad("stop", s, "give non-empty strings")
             if self.stop and not self.detokenize:
                 raise _bad("stop", self.stop, "stop strings need detokenize=true")
@@ -151,7 +190,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
                 raise _bad("logit_bias", f"{len(self.logit_bias)} entries",
                            f"give at most {MAX_LOGIT_BIAS}")
             for token_id, bias in self.logit_bias.items():
-                if token_id < 0 or not math.isfinite(bias) or not -100.0 <= bias <= 100.0:
+                if token_id < 0 or not -100.0 <= bias <= 100.0:
                     raise _bad("logit_bias", {token_id: bias},
                                "give ids >= 0 and values in [-100, 100]")
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
@@ -166,3 +205,40 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
+
+
+def _plain_float(field: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise _bad(field, value, "give a number")
+    if not math.isfinite(value):
+        raise _bad(field, value, "give a finite number")
+    return float(value)
+
+
+def _plain_int(field: str, value: Any) -> int:
+    """A whole number of any integer type that fits the wire (seeds are unsigned there)."""
+    try:
+        found = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        found = None
+    largest = SEED_MAX if field == "seed" else _WIRE_INT_MAX
+    if found is None or not -_WIRE_INT_MAX <= found <= largest:
+        raise _bad(field, value, "give a whole number" if found is None
+                   else f"give at most {largest}")
+    return found
+
+
+def _plain_list(field: str, value: Any) -> list[Any]:
+    if isinstance(value, (str, bytes, dict)) or not hasattr(value, "__iter__"):
+        raise _bad(field, value, "give a list")
+    return list(value)
+
+
+def _plain_text(field: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise _bad(field, value, "give text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise _bad(field, value, "give text without lone surrogates") from None
+    return str(value)

@@ -5,6 +5,7 @@ engine's limits; knows neither scheduling nor HTTP.
 """
 
 import dataclasses
+import itertools
 import operator
 import secrets
 import time
@@ -22,6 +23,10 @@ from octavo.tokenizer.tokenizer import Tokenizer
 Prompt = str | Sequence[int] | Mapping[str, Any]
 
 _PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt"}
+# logprob entries of one request, about 150 bytes each where they are held as objects: 20
+# alternatives for 200,000 tokens, or a vocabulary of 49,152 for 85
+MAX_LOGPROB_ENTRIES = 1 << 22
+_MAX_PRIORITY = 1 << 31
 
 
 @dataclasses.dataclass(slots=True, frozen=True)
@@ -47,7 +52,11 @@ class PreparedRequest:
 
 
 class InputProcessor:
-    """Stateless but for its limits; safe to share between threads."""
+    """Stateless but for a counter; safe to share between threads.
+
+    Core request ids are never used twice, so news of a request that has left cannot be taken for
+    that of a later one of the same id.
+    """
 
     def __init__(self, tokenizer: Tokenizer, limits: InputLimits, *,
                  eos_token_ids: Sequence[int]) -> None:
@@ -55,6 +64,7 @@ class InputProcessor:
         self._limits = limits
         self._eos_token_ids = [i for i in dict.fromkeys(eos_token_ids)
                                if 0 <= i < limits.vocab_size]
+        self._serials = itertools.count(1)
 
     def process(self, request_id: str, prompt: Prompt, params: SamplingParams, *,
                 priority: int = 0, strict_max_tokens: bool = False) -> PreparedRequest:
@@ -67,12 +77,18 @@ class InputProcessor:
             raise InvalidRequestError(
                 f"sampling_params is a {type(params).__name__}: give a SamplingParams",
                 param="sampling_params")
+        if not -_MAX_PRIORITY <= priority < _MAX_PRIORITY:
+            raise InvalidRequestError(f"priority is {priority}: give a 32-bit number",
+                                      param="priority")
+        salt = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
+        # a copy, checked again: the caller's object may have been changed since it was made
+        params = msgspec.structs.replace(
+            params, cache_salt=params.cache_salt if salt is None else salt)
         text, ids = self.tokenize(prompt)
-        if isinstance(prompt, Mapping) and prompt.get("cache_salt") is not None:
-            params = msgspec.structs.replace(params, cache_salt=str(prompt["cache_salt"]))
         self._check_ids(params)
         ids = self._truncate(ids, params)
         max_tokens = self._max_tokens(len(ids), params, strict=strict_max_tokens)
+        self._check_logprobs(len(ids), max_tokens, params)
         seed = params.seed
         if seed is None:
             seed = self._limits.default_seed
@@ -142,7 +158,8 @@ class InputProcessor:
         if keep is None:
             return ids
         if keep == -1:
-            keep = max(1, self._limits.max_model_len - (params.max_tokens or 1))
+            longest = min(self._limits.max_model_len, self._limits.max_kv_tokens)
+            keep = max(1, longest - (params.max_tokens or 1))
         return ids[-keep:]
 
     def _max_tokens(self, num_prompt: int, params: SamplingParams, *, strict: bool) -> int:
@@ -170,6 +187,21 @@ class InputProcessor:
                 f"of {num_prompt}", param="min_tokens")
         return max_tokens
 
+    def _check_logprobs(self, num_prompt: int, max_tokens: int, params: SamplingParams) -> None:
+        """Bounds what a request may make the front end hold."""
+        num_entries = 0
+        for wanted, num_tokens in ((params.prompt_logprobs, num_prompt),
+                                   (params.logprobs, max_tokens * params.n)):
+            if wanted is not None:
+                size = self._limits.vocab_size
+                num_entries += num_tokens * (1 + (size if wanted == -1 else min(wanted, size)))
+        if num_entries > MAX_LOGPROB_ENTRIES:
+            raise InvalidRequestError(
+                f"logprobs={params.logprobs} and prompt_logprobs={params.prompt_logprobs} are up "
+                f"to {num_entries} entries for {num_prompt} prompt tokens and {params.n} outputs "
+                f"of {max_tokens}, and a request may have {MAX_LOGPROB_ENTRIES}: ask for fewer "
+                "alternatives or tokens", param="logprobs")
+
     def _fan_out(self, request_id: str, ids: list[int], params: SamplingParams, *, seed: int,
                  max_tokens: int, priority: int) -> list[EngineCoreRequest]:
         eos = [] if params.ignore_eos else self._eos_token_ids
@@ -179,10 +211,11 @@ class InputProcessor:
         forked = params
         if params.n > 1 and params.prompt_logprobs is not None:
             forked = msgspec.structs.replace(params, prompt_logprobs=None)
-        first_id = request_id if params.n == 1 else f"{request_id}-0"
+        serial = next(self._serials)
+        first_id = f"{request_id}#{serial}-0"
         return [
             EngineCoreRequest(
-                request_id=first_id if i == 0 else f"{request_id}-{i}",
+                request_id=f"{request_id}#{serial}-{i}",
                 prompt_token_ids=ids, params=params if i == 0 else forked, eos_token_ids=eos,
                 seed=seed, max_tokens=max_tokens, sample_index=i,
                 bad_words_token_ids=bad_words, fork_of=None if i == 0 else first_id,
@@ -198,8 +231,9 @@ class InputProcessor:
         """
         found: list[list[int]] = []
         for word in words:
-            bare = self._tokenizer.encode(word.lstrip(), add_special_tokens=False)
-            spaced = self._tokenizer.encode(" " + word.lstrip(), add_special_tokens=False)
+            word = word.lstrip() or word  # a word of white space is banned as it is
+            bare = self._tokenizer.encode(word, add_special_tokens=False)
+            spaced = self._tokenizer.encode(" " + word, add_special_tokens=False)
             if bare:
                 found.append(bare)
             if spaced and bare and spaced[0] != bare[0] and len(spaced) == len(bare):

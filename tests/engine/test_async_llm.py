@@ -134,7 +134,7 @@ def test_closing_the_generator_aborts_within_one_step() -> None:
         for _ in range(4):
             executor.permits.release()
             await asyncio.to_thread(executor.ran.acquire)
-        assert executor.running == {"stays"}
+        assert {i.split("#")[0] for i in executor.running} == {"stays"}
         for _ in range(40):
             executor.permits.release()
         assert await other == "a long text that goes on"

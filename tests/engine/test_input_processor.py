@@ -72,8 +72,9 @@ def test_truncation_keeps_the_end() -> None:
 def test_fan_out() -> None:
     params = SamplingParams(n=3, prompt_logprobs=1, seed=7)
     prepared = INPUTS.process("r", "abc", params, priority=2)
-    assert [r.request_id for r in prepared.core_requests] == ["r-0", "r-1", "r-2"]
-    assert [r.fork_of for r in prepared.core_requests] == [None, "r-0", "r-0"]
+    ids = [r.request_id for r in prepared.core_requests]
+    assert len(set(ids)) == 3 and all(i.startswith("r#") for i in ids)
+    assert [r.fork_of for r in prepared.core_requests] == [None, ids[0], ids[0]]
     assert [r.sample_index for r in prepared.core_requests] == [0, 1, 2]
     assert {r.seed for r in prepared.core_requests} == {7}
     assert [r.params.prompt_logprobs for r in prepared.core_requests] == [1, None, None]
@@ -89,3 +90,34 @@ def test_bad_words_with_and_without_space() -> None:
     prepared = INPUTS.process("r", "a", SamplingParams(bad_words=["no", "x"]))
     # a byte tokenizer keeps the space apart, so the form after a space is a longer one: left out
     assert prepared.core_requests[0].bad_words_token_ids == [list(b"no"), list(b"x")]
+    blank = INPUTS.process("r", "a", SamplingParams(bad_words=["\n"]))
+    assert blank.core_requests[0].bad_words_token_ids == [list(b"\n")]
+
+
+def test_core_ids_are_never_used_twice() -> None:
+    groups = [INPUTS.process(name, "a", SamplingParams(n=n))
+              for name, n in (("r", 1), ("r", 2), ("r-0", 1), ("r-0", 2))]
+    ids = [r.request_id for g in groups for r in g.core_requests]
+    assert len(set(ids)) == 6
+
+
+def test_logprobs_of_a_request_are_bounded() -> None:
+    few = SamplingParams(logprobs=-1, prompt_logprobs=-1, max_tokens=16)
+    INPUTS.process("r", "a" * 10, few)
+    many = SamplingParams(logprobs=100, max_tokens=None, n=128)
+    big = input_processor(byte_tokenizer(), max_model_len=8192, max_kv_tokens=8192)
+    with pytest.raises(InvalidRequestError, match="entries"):
+        big.process("r", "a", many)
+
+
+def test_params_changed_after_construction_are_checked() -> None:
+    params = SamplingParams()
+    params.max_tokens = 2.5  # type: ignore[assignment]
+    with pytest.raises(InvalidRequestError, match="max_tokens"):
+        INPUTS.process("r", "a", params)
+    params = SamplingParams()
+    prepared = INPUTS.process("r", "a", params)
+    params.stop = ["x"]
+    assert prepared.params.stop is None
+    with pytest.raises(InvalidRequestError, match="priority"):
+        INPUTS.process("r", "a", params, priority=10**12)
