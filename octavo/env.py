@@ -2,15 +2,25 @@
 
 Options belong on the command line; these are for tests, or must be known before arguments are.
 
-    OCTAVO_CACHE      folder of downloaded models (weights/hub.py); default: in the user's cache
+    OCTAVO_CACHE      folder of downloaded models; default: octavo in the user's cache folder
     OCTAVO_CPU_ISA    generic | avx512: forces the native code path; default: the CPU's best
 """
 
 import os
+from pathlib import Path
 
 from octavo.errors import ConfigError
 
 CPU_ISAS = ("generic", "avx512")
+
+
+def cache_dir() -> Path:
+    """Where downloaded models live."""
+    chosen = os.environ.get("OCTAVO_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "octavo"
 
 
 def cpu_isa() -> str | None:

@@ -21,7 +21,9 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints facts, one a line."""
-    problem = _native_problem()
+    from octavo.backends.cpu.backend import native_problem
+
+    problem = native_problem()
     if args.native_only:
         if problem is not None:
             print(f"octavo: the native module is not in use ({problem}): running on the slower "
@@ -30,17 +32,6 @@ def run(args: argparse.Namespace) -> int:
     for name, value in (*_versions(), *_machine(problem is None), *_native(problem)):
         print(f"{name:<24} {value}")
     return 0
-
-
-def _native_problem() -> str | None:
-    """Why the native module cannot be used, or None."""
-    try:
-        import octavo._native  # noqa: F401
-    except ModuleNotFoundError:
-        return "it was not built"
-    except ImportError as error:
-        return " ".join(str(error).split())
-    return None
 
 
 def _versions() -> list[tuple[str, str]]:

@@ -5,10 +5,10 @@ Everything here runs once, at load.
 
 import dataclasses
 import hashlib
-import importlib.util
 import time
 from pathlib import Path
 
+from octavo.backends.cpu.backend import native_problem
 from octavo.config import EngineConfig, ServerSection
 from octavo.config_resolve import EngineArgs, Resolution, resolve_config
 from octavo.core.messages import EngineReady
@@ -58,9 +58,9 @@ def resolve_args(args: EngineArgs, *, server: ServerSection | None = None) -> Re
         alias = canonical_alias(args.model)
         names = (own_name,) if alias is None else (alias, own_name)
         args = dataclasses.replace(args, served_model_name=names)
-    has_native = importlib.util.find_spec("octavo._native") is not None
     return resolve_config(args, path=str(path), model=model,
-                          machine=machine_facts(has_native=has_native), server=server)
+                          machine=machine_facts(has_native=native_problem() is None),
+                          server=server)
 
 
 def load_front_end(config: EngineConfig, *, chat_template: str | None = None) -> FrontEndParts:

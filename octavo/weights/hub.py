@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from octavo import env
 from octavo.errors import ModelLoadError, ModelNotFoundError
 
 COPY_BYTES = 1 << 20
@@ -73,7 +74,7 @@ def resolve(name_or_path: str | Path, *, progress: bool = True) -> Path:
         return path
     alias = canonical_alias(name)
     if alias is not None:
-        return ModelCache(cache_dir(), progress=progress).fetch(ALIASES[alias])
+        return ModelCache(models_dir(), progress=progress).fetch(ALIASES[alias])
     if name.endswith((".gguf", ".safetensors")) or name.startswith((".", "/", "~")):
         raise ModelNotFoundError(f"{name}: no such file or folder")
     if _REPO_ID.match(name):
@@ -91,13 +92,9 @@ def canonical_alias(name: str) -> str | None:
     return alias if alias in ALIASES else None
 
 
-def cache_dir() -> Path:
-    """Where downloaded models live: $OCTAVO_CACHE, else octavo in the user's cache folder."""
-    chosen = os.environ.get("OCTAVO_CACHE")
-    if chosen:
-        return Path(chosen).expanduser() / "models"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "octavo" / "models"
+def models_dir() -> Path:
+    """Where downloaded models live."""
+    return env.cache_dir() / "models"
 
 
 class ModelCache:

