@@ -36,7 +36,7 @@ class CpuBackend:
 def native_problem() -> str | None:
     """Why the native module cannot be used on this machine, in one line, or None."""
     try:
-        from octavo import _native  # noqa: F401
+        import octavo._native  # noqa: F401
     except ModuleNotFoundError:
         return "it was not built"
     except ImportError as error:
