@@ -33,6 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "config_resolve": _CORE | {"env", "machine", "kvcache", "weights", "backends", "_native"},
     "kvcache": _CORE,
     "scheduler": _CORE | {"kvcache", "grammar"},
+    "grammar": _CORE,
     "graph": _BASE,
     "weights": _BASE,
     "models": _GRAPH | {"weights"},

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from octavo.core.structured_outputs import StructuredOutputs
 from octavo.errors import InvalidRequestError
 
 MAX_N = 128
@@ -67,6 +68,9 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
         prompt_logprobs: the same for prompt tokens.
         cache_salt: requests share prefix-cache blocks only under the same salt.
         skip_reading_prefix_cache: compute the whole prompt.
+        structured_outputs: the form of the output, a StructuredOutputs or a dict of its fields.
+            The output ends where the form is complete, before min_tokens and under ignore_eos too;
+            until then min_tokens and ignore_eos keep EOS from being drawn.
     """
 
     n: int = 1
@@ -95,6 +99,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
     prompt_logprobs: int | None = None
     cache_salt: str | None = None
     skip_reading_prefix_cache: bool = False
+    structured_outputs: StructuredOutputs | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -106,6 +111,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
             self.seed = None
         self._verify_numbers()
         self._verify_lists()
+        if self.structured_outputs is not None:
+            self.structured_outputs = _structured_outputs(self.structured_outputs)
 
     def _normalize(self) -> None:
         """Every field gets its plain type, or is refused: nothing else may reach the wire, where a
@@ -205,6 +212,20 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
+
+
+def _structured_outputs(given: Any) -> StructuredOutputs:
+    """A fresh, checked one: the caller's may have been changed since it was made."""
+    field = "structured_outputs"
+    if isinstance(given, StructuredOutputs):
+        return msgspec.structs.replace(given)
+    if not isinstance(given, dict):
+        raise _bad(field, given, "give a StructuredOutputs or a dict of its fields")
+    known = set(StructuredOutputs.__struct_fields__) - {"field"}
+    for name in given:
+        if name not in known:
+            raise _bad(field, name, f"its fields are {', '.join(sorted(known))}")
+    return StructuredOutputs(**given)
 
 
 def _plain_float(field: str, value: Any) -> float:

@@ -66,6 +66,9 @@ class SchedulerOutput:
     The order of `num_scheduled_tokens` is the row order of the step. A request samples in this
     step iff num_computed_tokens + num_scheduled_tokens reaches its known tokens (prompt + output).
     finished_request_ids leave the worker (ended, aborted or preempted) before anything else.
+    masks: for requests with a grammar, what their next token may be: little-endian uint32 words,
+    bit i % 32 of word i // 32 for token id i. Used where the request samples in this step. The
+    engine core adds them; the scheduler leaves them out.
     """
 
     step_id: int
@@ -74,6 +77,7 @@ class SchedulerOutput:
     cached_requests: tuple[CachedRequestData, ...] = ()
     finished_request_ids: tuple[str, ...] = ()
     transfer_plan: TransferPlan = EMPTY_TRANSFER_PLAN
+    masks: dict[str, bytes] = dataclasses.field(default_factory=dict)
 
     @property
     def total_num_scheduled_tokens(self) -> int:
@@ -89,7 +93,10 @@ class ModelRunnerOutput:
     prompt_logprobs: for each request that asked, the entries of the prompt positions computed in
     this step (the token at position p + 1, scored by the row of position p).
     failed: request id to one line for the user: nothing could be drawn for it (every token was
-    banned). Such a request is absent from sampled_token_ids and ends with FinishReason.ERROR.
+    banned). Such a request is absent from sampled_token_ids, or these are ignored, and ends with
+    FinishReason.ERROR.
+    completed: requests whose grammar allows nothing behind these tokens: they end with
+    FinishReason.STOP. The engine core adds them; the worker leaves them out.
     """
 
     step_id: int
@@ -97,4 +104,5 @@ class ModelRunnerOutput:
     logprobs: dict[str, list[TokenLogprobs]] = dataclasses.field(default_factory=dict)
     prompt_logprobs: dict[str, list[TokenLogprobs]] = dataclasses.field(default_factory=dict)
     failed: dict[str, str] = dataclasses.field(default_factory=dict)
+    completed: frozenset[str] = frozenset()
     num_native_calls: int = 0

@@ -1,0 +1,237 @@
+"""GrammarManager: the grammars of the requests in one engine core.
+
+    add ──compile, in a thread──> take_ready ──> with_masks ──step──> advance ──> ... ──> remove
+
+A request enters the scheduler only when its grammar is compiled. From then on its matcher follows
+its output, through preemption too, and the mask of its next token is always ready before the step.
+Knows a backend through the seam; knows neither scheduler nor worker.
+"""
+
+import collections
+import concurrent.futures
+import dataclasses
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from octavo.core.messages import EngineCoreRequest
+from octavo.core.step import ModelRunnerOutput, SchedulerOutput
+from octavo.core.structured_outputs import StructuredOutputs
+from octavo.errors import InvalidRequestError, OctavoError
+from octavo.grammar.backend import GrammarBackend, GrammarMatcher, MaskRow, MatcherState
+
+_Key = tuple[str, str, str]
+_CACHE_SIZE = 128  # compiled grammars; each takes some hundred KiB before it is used
+_NUM_THREADS = 2
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class _Compiled:
+    """A grammar at its start, with the mask of the first token. Only ever copied."""
+
+    matcher: GrammarMatcher
+    first_mask: bytes
+
+
+@dataclasses.dataclass(slots=True)
+class _Running:
+    """One request: where it is in its grammar, and what its next token may be."""
+
+    spec: StructuredOutputs
+    matcher: GrammarMatcher
+    mask: bytes
+    ignore_eos: bool
+
+
+class GrammarManager:
+    """One caller at a time; compiling goes on in threads of its own.
+
+    load_backend: makes the backend, in such a thread, when the first grammar comes or warm() is
+    called. vocab_size: of the model; masks have ceil(vocab_size / 32) words.
+    """
+
+    def __init__(self, load_backend: Callable[[], GrammarBackend], *, vocab_size: int) -> None:
+        self._load_backend = load_backend
+        self._backend: GrammarBackend | None = None
+        self._backend_lock = threading.Lock()
+        self._threads: concurrent.futures.ThreadPoolExecutor | None = None
+        self._compiled: collections.OrderedDict[_Key, concurrent.futures.Future[_Compiled]] = (
+            collections.OrderedDict())
+        self._pending: dict[str, tuple[EngineCoreRequest, concurrent.futures.Future[_Compiled]]]
+        self._pending = {}
+        self._running: dict[str, _Running] = {}
+        self._row: MaskRow = np.zeros((vocab_size + 31) // 32, np.uint32)
+
+    # ---- requests come and go
+
+    def warm(self) -> None:
+        """Begins to load the backend, so that the first grammar need not wait for it."""
+        self._pool().submit(self._get_backend)
+
+    def add(self, request: EngineCoreRequest) -> None:
+        """Begins to compile the grammar of a request that has one."""
+        spec = request.params.structured_outputs
+        assert spec is not None
+        self._pending[request.request_id] = (request, self._compile(spec))
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether a request waits for its grammar."""
+        return bool(self._pending)
+
+    def take_ready(self, *, wait_s: float
+                   ) -> list[tuple[EngineCoreRequest, OctavoError | None]]:
+        """Requests whose grammar is compiled, or could not be, in order of arrival.
+
+        Waits up to wait_s for one. Samples of one group come together.
+        """
+        if not self._pending:
+            return []
+        futures = {future for _, future in self._pending.values()}
+        done, _ = concurrent.futures.wait(
+            futures, wait_s, return_when=concurrent.futures.FIRST_COMPLETED)
+        ready = [(r, f) for r, f in self._pending.values() if f in done]
+        return [(request, self._start(request, future)) for request, future in ready]
+
+    def remove(self, request_ids: Iterable[str]) -> None:
+        """Forgets requests, whether they run or wait. Unknown ids are ignored."""
+        for request_id in request_ids:
+            self._pending.pop(request_id, None)
+            self._running.pop(request_id, None)
+
+    def clear(self) -> None:
+        """Forgets every request, and ends the threads."""
+        self._pending.clear()
+        self._running.clear()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads = None
+
+    # ---- one step
+
+    def with_masks(self, so: SchedulerOutput) -> SchedulerOutput:
+        """The step with the masks of its requests that have a grammar."""
+        if not self._running:
+            return so
+        masks = {request_id: self._running[request_id].mask
+                 for request_id in so.num_scheduled_tokens if request_id in self._running}
+        return dataclasses.replace(so, masks=masks) if masks else so
+
+    def advance(self, mro: ModelRunnerOutput) -> ModelRunnerOutput:
+        """Takes the tokens a step has drawn, and makes the masks of the next ones.
+
+        Returns the output with two things added: in `completed` the requests whose grammar allows
+        nothing more, in `failed` those that cannot go on.
+        """
+        if not self._running:
+            return mro
+        completed: set[str] = set()
+        failed: dict[str, str] = {}
+        for request_id, token_ids in mro.sampled_token_ids.items():
+            running = self._running.get(request_id)
+            if running is None:
+                continue
+            try:
+                if self._take(running, token_ids):
+                    completed.add(request_id)
+            except OctavoError as error:
+                failed[request_id] = error.message
+        if not completed and not failed:
+            return mro
+        return dataclasses.replace(mro, completed=frozenset(completed),
+                                   failed=mro.failed | failed)
+
+    def _take(self, running: _Running, token_ids: Sequence[int]) -> bool:
+        """True if nothing may follow these tokens."""
+        assert self._backend is not None
+        if token_ids[-1] in self._backend.eos_token_ids:
+            return True
+        running.matcher.accept(token_ids)
+        if running.matcher.state() == MatcherState.COMPLETE:
+            return True
+        return not self._next_mask(running)
+
+    def _next_mask(self, running: _Running) -> bool:
+        """Sets the mask of the next token; False if the output can only end here."""
+        assert self._backend is not None
+        matcher, row = running.matcher, self._row
+        matcher.fill_mask(row)
+        mask = row.tobytes()
+        for token_id in self._backend.eos_token_ids:
+            row[token_id // 32] &= np.uint32(~(1 << (token_id % 32)) & 0xFFFFFFFF)
+        if not row.any():
+            if matcher.state() == MatcherState.OPEN:
+                raise running.spec.error("the grammar cannot be followed any further (no token of "
+                                         "this model fits)")
+            return False
+        running.mask = row.tobytes() if running.ignore_eos else mask
+        return True
+
+    # ---- compiling
+
+    def _start(self, request: EngineCoreRequest,
+               future: concurrent.futures.Future[_Compiled]) -> OctavoError | None:
+        del self._pending[request.request_id]
+        spec = request.params.structured_outputs
+        assert spec is not None
+        error = future.exception()
+        if error is not None:
+            if self._compiled.get(spec.key) is future:
+                del self._compiled[spec.key]  # the cache holds what can be used
+            if isinstance(error, OctavoError):
+                return error
+            return spec.error(f"the grammar cannot be compiled ({type(error).__name__})")
+        compiled = future.result()
+        running = _Running(spec, compiled.matcher.copy(), compiled.first_mask,
+                           request.params.ignore_eos)
+        if running.ignore_eos:  # EOS is no choice while the grammar allows anything else
+            self._next_mask(running)
+        self._running[request.request_id] = running
+        return None
+
+    def _compile(self, spec: StructuredOutputs) -> concurrent.futures.Future[_Compiled]:
+        """Of equal grammars one is compiled."""
+        key = spec.key
+        future = self._compiled.get(key)
+        if future is not None:
+            self._compiled.move_to_end(key)
+            return future
+        future = self._pool().submit(self._compile_now, spec)
+        self._compiled[key] = future
+        while len(self._compiled) > _CACHE_SIZE:
+            self._compiled.popitem(last=False)
+        return future
+
+    def _compile_now(self, spec: StructuredOutputs) -> _Compiled:
+        matcher = self._get_backend().compile(spec)
+        if matcher.state() == MatcherState.COMPLETE:
+            raise spec.error("the grammar allows nothing but the empty text")
+        row = np.zeros_like(self._row)
+        # of a copy: the grammar's own caches stay as they are, whoever used it before
+        matcher.copy().fill_mask(row)
+        if not row.any():
+            raise spec.error("no token of this model can begin a text that fits the grammar")
+        return _Compiled(matcher, row.tobytes())
+
+    def _get_backend(self) -> GrammarBackend:
+        with self._backend_lock:
+            if self._backend is None:
+                self._backend = self._load_backend()
+            return self._backend
+
+    def _pool(self) -> concurrent.futures.ThreadPoolExecutor:
+        if self._threads is None:
+            self._threads = concurrent.futures.ThreadPoolExecutor(
+                _NUM_THREADS, thread_name_prefix="octavo-grammar")
+        return self._threads
+
+
+def no_grammar() -> GrammarManager:
+    """The manager of an engine that makes no structured output: refuses what asks for it."""
+
+    def refuse() -> GrammarBackend:
+        raise InvalidRequestError("structured_outputs is not supported by this engine: leave it "
+                                  "out", param="structured_outputs")
+
+    return GrammarManager(refuse, vocab_size=32)
