@@ -5,7 +5,7 @@ consumer has not fetched yet, so memory stays bounded. Cancelling a generator ab
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Sized
 from typing import Any, Literal
 
 from prometheus_client.registry import CollectorRegistry
@@ -32,8 +32,9 @@ from octavo.errors import (
 )
 
 EngineKind = Literal["process", "inproc"]
-# tokenizing this many characters takes some milliseconds: longer prompts go to a thread
-_INLINE_CHARS = 4096
+# tokenizing this many characters, or checking this many ids, takes some milliseconds: longer
+# prompts go to a thread
+_INLINE_SIZE = 4096
 
 
 class AsyncLLM:
@@ -97,6 +98,7 @@ class AsyncLLM:
             self._join(config, parts, host, on_death)
         except BaseException:
             host.sock.close()  # the engine ends when its socket does
+            host.end(0.0)  # a process is ended and reaped now
             raise
 
     def _join(self, config: EngineConfig, parts: FrontEndParts, host: CoreHost,
@@ -118,7 +120,6 @@ class AsyncLLM:
         self._metrics = FrontEndMetrics()
         self._outputs = OutputProcessor(parts.tokenizer, self._metrics)
         self._stats = SchedulerStats()
-        self._last_step = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self.metrics_registry: CollectorRegistry = make_registry(EngineCollector(
@@ -190,8 +191,9 @@ class AsyncLLM:
                 finished = output.finished
                 yield output
         finally:
+            if not collector.ended:  # else the id may be somebody else's by now
+                self._abort(request_id, silent=True)
             collector.close()
-            self._abort(request_id, silent=True)  # does nothing to a finished request
 
     async def add_request(self, prompt: Prompt, sampling_params: SamplingParams,
                           request_id: str, *, priority: int = 0, output_kind: OutputKind = "delta",
@@ -204,10 +206,8 @@ class AsyncLLM:
         if request_id in self._outputs:
             raise InvalidRequestError(f"request_id is {request_id!r}: it is in use, give another",
                                       param="request_id")
-        self._check_room(sampling_params.n)
-        text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
-        has_ids = isinstance(prompt, Mapping) and prompt.get("prompt_token_ids") is not None
-        inline = has_ids or not isinstance(text, str) or len(text) < _INLINE_CHARS
+        self._check_room(1)
+        inline = _size_of(prompt) < _INLINE_SIZE
 
         def process() -> Any:
             return self._inputs.process(request_id, prompt, sampling_params, priority=priority,
@@ -215,15 +215,15 @@ class AsyncLLM:
 
         prepared = process() if inline else await asyncio.to_thread(process)
         self._check_alive()
-        self._check_room(sampling_params.n)
+        self._check_room(prepared.params.n)
         if request_id in self._outputs:
             raise InvalidRequestError(f"request_id is {request_id!r}: it is in use, give another",
                                       param="request_id")
+        assert self._client is not None
+        self._client.add(prepared.core_requests)  # first: what cannot be sent must leave no trace
         collector = OutputCollector()
         self._outputs.add(prepared, kind=output_kind, sink=collector.put)
         self._idle.clear()
-        assert self._client is not None
-        self._client.add(prepared.core_requests)
         return collector
 
     async def chat_prompt(self, messages: Sequence[Message], *,
@@ -292,9 +292,7 @@ class AsyncLLM:
             self._client.abort(aborts)
         if outputs.stats is not None:
             self._stats = outputs.stats
-            if outputs.stats.num_steps != self._last_step:
-                self._last_step = outputs.stats.num_steps
-                self._metrics.observe_iteration(outputs.stats.last_step_tokens)
+        self._metrics.observe_stats(outputs.stats)
         self._note_idle()
 
     def _abort(self, request_id: str, *, silent: bool) -> None:
@@ -315,6 +313,12 @@ class AsyncLLM:
             self._on_death(error)
 
 
+def _size_of(prompt: Prompt) -> int:
+    """Characters or token ids of a prompt; 0 for what is none (it will be refused)."""
+    parts = prompt.values() if isinstance(prompt, Mapping) else (prompt,)
+    return max((len(p) for p in parts if isinstance(p, Sized)), default=0)
+
+
 def start_host(config: EngineConfig, engine: EngineKind, build: BuildCore) -> CoreHost:
     """Starts the engine's process, or a thread with the core that `build` makes."""
     if engine == "process":
@@ -323,15 +327,20 @@ def start_host(config: EngineConfig, engine: EngineKind, build: BuildCore) -> Co
 
 
 class OutputCollector:
-    """The newest output of one request; what the consumer has not fetched is merged into it."""
+    """The newest output of one request; what the consumer has not fetched is merged into it.
+
+    ended: the request is over (finished or failed), whether or not that was fetched.
+    """
 
     def __init__(self) -> None:
+        self.ended = False
         self._output: RequestOutput | None = None
         self._error: OctavoError | None = None
         self._event = asyncio.Event()
         self._closed = False
 
     def put(self, output: RequestOutput | OctavoError) -> None:
+        self.ended = isinstance(output, OctavoError) or output.finished
         if self._closed:
             return
         if isinstance(output, OctavoError):

@@ -104,6 +104,9 @@ class EngineCore:
             outputs, worked = self._step()
         except Exception as error:
             raise self._die(error) from error
+        except BaseException as error:  # an interrupt: a step that was cut short cannot go on
+            self._die(error)
+            raise
         if worked:
             self._step_time_s = time.perf_counter() - started
         for output in outputs.outputs:
@@ -130,7 +133,7 @@ class EngineCore:
         mro = self._executor.collect(self._executor.submit(so))
         return self._scheduler.update_from_output(so, mro), True
 
-    def _die(self, error: Exception) -> EngineDeadError:
+    def _die(self, error: BaseException) -> EngineDeadError:
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         self.dead = EngineDeadError(
             f"the engine failed in a step and has stopped; {len(self._request_ids)} requests were "

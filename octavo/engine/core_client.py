@@ -7,6 +7,7 @@ asyncio. Knows the wire, not what requests mean.
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import os
 import signal
 import socket
@@ -36,7 +37,10 @@ from octavo.engine.core_process import BuildCore, serve_core
 from octavo.engine.frames import HEADER, encode_frame, from_core_decoder, payload_size
 from octavo.errors import EngineDeadError, OctavoError, error_of
 
+logger = logging.getLogger(__name__)
+
 _EXIT_TIMEOUT_S = 5.0  # an engine told to stop ends its step (well under a second) and frees memory
+_DRAIN_TIMEOUT_S = 1.0  # an engine that reads takes what was sent in milliseconds
 
 
 class InprocClient:
@@ -98,6 +102,9 @@ class ProcessHost:
                     stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),),
                     env=os.environ | {"PYTHONPATH": _python_path()},
                 )
+        except BaseException:
+            self.sock.close()
+            raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         _send_config(self.sock, config)
@@ -143,7 +150,7 @@ def _python_path() -> str:
 
 def _send_config(sock: socket.socket, config: EngineConfig) -> None:
     # the engine has no business with API keys
-    with contextlib.suppress(BrokenPipeError):  # it died at once: the reader will see it
+    with contextlib.suppress(ConnectionError):  # it died at once: the reader will see it
         sock.sendall(encode_frame(dataclasses.replace(config, server=ServerSection())))
 
 
@@ -201,12 +208,18 @@ class AsyncCoreClient:
             pass
         except OctavoError as error:
             failure = error
+        except Exception as error:
+            # a message that cannot be read, or a bug in what it means: nobody may wait for ever
+            logger.exception("the news of the engine could not be handled")
+            failure = EngineDeadError(f"the news of the engine could not be handled "
+                                      f"({type(error).__name__}): it was stopped")
         if not self._closing:
             await self._died(failure)
 
     async def _died(self, failure: OctavoError | None) -> None:
         if self._writer is not None:
             self._writer.close()
+        said_why = failure is not None
         if failure is None:
             how = await asyncio.to_thread(self._host.end, _EXIT_TIMEOUT_S)
             failure = EngineDeadError(f"the engine process died ({how}); its requests have failed")
@@ -215,6 +228,8 @@ class AsyncCoreClient:
             self.ready.set_exception(failure)
             self.ready.exception()  # seen: a loop without a waiter must not complain
         self._on_death(failure)
+        if said_why:  # no zombie, and no engine that lives on
+            await asyncio.to_thread(self._host.end, _EXIT_TIMEOUT_S)
 
     async def shutdown(self) -> None:
         """Tells the core to stop, waits for its end, kills it if it does not come. Idempotent."""
@@ -225,8 +240,9 @@ class AsyncCoreClient:
             self.ready.set_exception(EngineDeadError("the engine was shut down while loading"))
             self.ready.exception()
         if self._writer is not None:
-            with contextlib.suppress(ConnectionError):
-                await self._writer.drain()
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                # an engine that hangs does not read
+                await asyncio.wait_for(self._writer.drain(), _DRAIN_TIMEOUT_S)
         await asyncio.to_thread(self._host.end, _EXIT_TIMEOUT_S)
         if self._writer is not None:
             self._writer.close()

@@ -20,7 +20,6 @@ from octavo.config import EngineConfig
 from octavo.core.messages import (
     AbortRequests,
     AddRequests,
-    CoreOutputs,
     EngineCoreOutputs,
     EngineFailed,
     EngineReady,
@@ -30,7 +29,7 @@ from octavo.core.messages import (
     ToCore,
 )
 from octavo.engine.core import EngineCore
-from octavo.engine.frames import FrameReader, encode_frame, to_core_decoder
+from octavo.engine.frames import FrameReader, encode_frame, encode_outputs, to_core_decoder
 from octavo.errors import EngineDeadError, OctavoError
 
 logger = logging.getLogger(__name__)
@@ -108,9 +107,9 @@ def _run(core: EngineCore, link: "_Link") -> None:
                         return
                     draining = True
         if core.has_requests:
-            link.send(CoreOutputs(core.step()))
+            link.send_outputs(core.step())
         elif messages:
-            link.send(CoreOutputs(EngineCoreOutputs(outputs=[], stats=core.stats())))
+            link.send_outputs(EngineCoreOutputs(outputs=[], stats=core.stats()))
 
 
 class _Link:
@@ -147,6 +146,10 @@ class _Link:
 
     def send(self, message: FromCore) -> None:
         self._sock.sendall(encode_frame(message))
+
+    def send_outputs(self, outputs: EngineCoreOutputs) -> None:
+        for frame in encode_outputs(outputs):
+            self._sock.sendall(frame)
 
     def end(self, failure: EngineFailed) -> None:
         """The last word, then waits for the other end to close.

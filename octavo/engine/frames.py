@@ -7,12 +7,15 @@ import struct
 
 import msgspec
 
-from octavo.core.messages import FromCore, ToCore
+from octavo.core.messages import CoreOutputs, EngineCoreOutputs, FromCore, ToCore
 from octavo.errors import EngineDeadError
 
 HEADER = struct.Struct("<I")
 # far above any step's news (a 16 Mi-token prompt is 80 MiB); a longer frame is garbage
 MAX_FRAME_BYTES = 1 << 28
+# news beyond this are cut into several frames. One request's news of a step are smaller: its
+# logprobs are bounded (input_processor.py), and so is what fits here beside them
+SPLIT_BYTES = 1 << 26
 
 _encoder = msgspec.msgpack.Encoder()
 to_core_decoder = msgspec.msgpack.Decoder(ToCore)
@@ -21,9 +24,25 @@ from_core_decoder = msgspec.msgpack.Decoder(FromCore)
 
 def encode_frame(message: object) -> bytes:
     """A whole frame, header included."""
-    payload = _encoder.encode(message)
+    return _framed(_encoder.encode(message))
+
+
+def _framed(payload: bytes) -> bytes:
     assert len(payload) <= MAX_FRAME_BYTES, f"a frame of {len(payload)} bytes"
     return HEADER.pack(len(payload)) + payload
+
+
+def encode_outputs(outputs: EngineCoreOutputs, *, split_bytes: int = SPLIT_BYTES) -> list[bytes]:
+    """The frames of one step's news: one, unless they are huge. The last one has the stats."""
+    payload = _encoder.encode(CoreOutputs(outputs))
+    news = outputs.outputs
+    if len(payload) <= split_bytes or len(news) < 2:
+        return [_framed(payload)]
+    half = len(news) // 2
+    first = EngineCoreOutputs(outputs=news[:half])
+    rest = EngineCoreOutputs(outputs=news[half:], stats=outputs.stats)
+    return (encode_outputs(first, split_bytes=split_bytes)
+            + encode_outputs(rest, split_bytes=split_bytes))
 
 
 def payload_size(header: bytes) -> int:

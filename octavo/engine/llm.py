@@ -1,9 +1,12 @@
 """LLM: the offline door. A model in this process; lists of prompts in, lists of outputs out."""
 
+import itertools
+import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from octavo.config import EngineConfig
@@ -202,23 +205,27 @@ class LLM:
 
         client = self._alive()
         waiting = prepared[::-1]
-        with _progress_bar(len(prepared), progress) as advance:
+        with (_progress_bar(len(prepared), progress) as advance,
+              _interrupts_between_steps() as check_interrupt):
             try:
                 while waiting or client.has_requests:
+                    check_interrupt()
                     self._feed(client, waiting, sink)
-                    before = len(results)
-                    aborts = self._outputs.process(client.step())
-                    if aborts:
-                        client.abort(aborts)
-                    self._metrics.observe_iteration(client.stats().last_step_tokens)
+                    self._step(client)
                     if failures:
                         raise failures[0]
-                    if len(results) > before:
-                        advance(results)
+                    advance(results)
             except BaseException:  # Ctrl-C too: nothing may run on unseen
                 self._drop_all(prepared)
                 raise
         return [results[p.request_id] for p in prepared]
+
+    def _step(self, client: InprocClient) -> None:
+        outputs = client.step()
+        aborts = self._outputs.process(outputs)
+        if aborts:
+            client.abort(aborts)
+        self._metrics.observe_stats(outputs.stats)
 
     def _feed(self, client: InprocClient, waiting: list[PreparedRequest], sink: Any) -> None:
         """Hands over requests while the waiting queue has room; a list may be longer than it."""
@@ -249,6 +256,37 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 @contextmanager
+def _interrupts_between_steps() -> Iterator[Callable[[], None]]:
+    """Yields a function that raises KeyboardInterrupt if Ctrl-C was pressed since the last call.
+
+    In the middle of a step it would leave the engine in no state to go on from. A second Ctrl-C
+    is raised at once. Where Ctrl-C means something else, or in another thread, nothing changes.
+    """
+    ours = (threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+    if not ours:
+        yield lambda: None
+        return
+    pressed = False
+
+    def press(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        pressed = True
+
+    def check() -> None:
+        if pressed:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, press)
+    try:
+        yield check
+        check()
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
 def _progress_bar(total: int, wanted: bool) -> Iterator[Any]:
     """Yields a function to call with the results so far."""
     if not (wanted and total and sys.stderr.isatty()):
@@ -262,10 +300,17 @@ def _progress_bar(total: int, wanted: bool) -> Iterator[Any]:
                TextColumn("{task.fields[rate]}"))
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("Processed prompts", total=total, rate="")
+        num_done = tokens = 0
 
         def advance(results: dict[str, RequestOutput]) -> None:
+            nonlocal num_done, tokens
+            if len(results) == num_done:
+                return
             elapsed = bar.tasks[0].elapsed or 0.0
-            tokens = sum(len(c.token_ids) for r in results.values() for c in r.outputs)
+            # results are kept in the order in which they came: the new ones are last
+            for result in itertools.islice(reversed(results.values()), len(results) - num_done):
+                tokens += sum(len(c.token_ids) for c in result.outputs)
+            num_done = len(results)
             rate = f"{tokens / elapsed:.1f} tok/s" if elapsed else ""
             bar.update(task, completed=len(results), rate=rate)
 

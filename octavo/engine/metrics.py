@@ -93,6 +93,7 @@ class FrontEndMetrics:
         self.request_prompt_tokens = Histogram(_TOKENS)
         self.request_generation_tokens = Histogram(_TOKENS)
         self.iteration_tokens = Histogram(_STEP_TOKENS)
+        self._last_step = 0
         self.params_n = Histogram(_N)
         self.params_max_tokens = Histogram(_TOKENS)
 
@@ -105,9 +106,11 @@ class FrontEndMetrics:
     def observe_step(self, num_generated: int) -> None:
         self.generation_tokens += num_generated
 
-    def observe_iteration(self, num_tokens: int) -> None:
-        """One engine step computed this many tokens."""
-        self.iteration_tokens.observe(num_tokens)
+    def observe_stats(self, stats: SchedulerStats | None) -> None:
+        """What came with news; a step already seen counts once."""
+        if stats is not None and stats.num_steps != self._last_step:
+            self._last_step = stats.num_steps
+            self.iteration_tokens.observe(stats.last_step_tokens)
 
     def observe_finished(self, request: FinishedRequest) -> None:
         self.finished.update(request.reasons)

@@ -82,9 +82,10 @@ class OutputProcessor:
                                      but=news.request_id)
                 touched.pop(group.request_id, None)
                 continue
-            num_tokens += len(news.new_token_ids)
             self._observe_tokens(sample, news, now)
+            num_tokens -= sample.num_tokens
             sample.take(news)
+            num_tokens += sample.num_tokens
             if sample.finish_reason is not None:
                 self._samples.pop(news.request_id)
                 if news.finish_reason is None:
@@ -135,7 +136,7 @@ class OutputProcessor:
             for sample in group.samples:
                 if self._samples.pop(sample.core_id, None) is not None:
                     core_ids.append(sample.core_id)
-                    sample.finish_reason = FinishReason.ABORT
+                    sample.abort()
             if silent:
                 group.sink = _ignore
             self._deliver(group, now)
@@ -210,7 +211,7 @@ class _Group:
         return FinishedRequest(
             reasons=[str(s.finish_reason) for s in self.samples],
             num_prompt_tokens=len(self.prepared.prompt_token_ids),
-            num_generation_tokens=sum(len(s.token_ids) for s in self.samples),
+            num_generation_tokens=sum(s.num_tokens for s in self.samples),
             n=params.n, max_tokens=self.prepared.core_requests[0].max_tokens,
             e2e_s=now - self.metrics.arrival_time, queued_s=self.metrics.queued_s,
             prefill_s=self.metrics.prefill_s,
@@ -220,13 +221,14 @@ class _Group:
 
 
 class _Sample:
-    """One sample: its text so far and what of it has been delivered."""
+    """One sample: its text and tokens so far; of a request told in deltas, those not told yet."""
 
     def __init__(self, group: _Group, core_id: str, index: int) -> None:
         params = group.prepared.params
         self.group = group
         self.core_id = core_id
         self.index = index
+        self.num_tokens = 0
         self.token_ids: list[int] = []
         self.text = ""
         self.logprobs: list[TokenLogprobDict] | None = None if params.logprobs is None else []
@@ -243,7 +245,7 @@ class _Sample:
         if params.stop:
             self._matcher = StopStringMatcher(
                 params.stop, include_stop=params.include_stop_str_in_output)
-        self._sent_text = self._sent_tokens = 0
+        self._told_tokens = 0
         self._told_finish = False
 
     def take(self, news: EngineCoreOutput) -> None:
@@ -254,6 +256,7 @@ class _Sample:
         last = len(news.new_token_ids) - 1
         for i, token_id in enumerate(news.new_token_ids):
             self.token_ids.append(token_id)
+            self.num_tokens += 1
             if self.logprobs is not None and news.logprobs is not None:
                 self._add_logprobs(news.logprobs[i])
             # EOS or a stop id ends the text; it is not part of it unless asked for
@@ -278,7 +281,7 @@ class _Sample:
             return False
         piece = self._detokenizer.push((token_id,))
         # text of the first min_tokens - 1 tokens cannot stop the sample, not even in part
-        if self._matcher is None or len(self.token_ids) < self.group.prepared.params.min_tokens:
+        if self._matcher is None or self.num_tokens < self.group.prepared.params.min_tokens:
             self.text += piece
             return False
         emitted, matched = self._matcher.feed(piece)
@@ -293,35 +296,51 @@ class _Sample:
         return True
 
     def _finish(self, news: EngineCoreOutput) -> None:
-        if self._detokenizer is not None:
-            rest = self._detokenizer.flush()
-            if self._matcher is None:
-                self.text += rest
-            else:
-                for emitted, matched in (self._matcher.feed(rest), self._matcher.flush()):
-                    self.text += emitted
-                    if self._stop_at(matched):
-                        return
-        self.finish_reason = news.finish_reason
-        self.stop_reason = news.stop_reason
+        if not self._settle_text():
+            self.finish_reason = news.finish_reason
+            self.stop_reason = news.stop_reason
+
+    def abort(self) -> None:
+        """The sample ends here; text that waited to become a stop string or a character counts."""
+        if not self._settle_text():
+            self.finish_reason = FinishReason.ABORT
+
+    def _settle_text(self) -> bool:
+        """The text is at its end: adds what was held back; True if a stop string is in it."""
+        if self._detokenizer is None:
+            return False
+        rest = self._detokenizer.flush()
+        if self._matcher is None:
+            self.text += rest
+            return False
+        for emitted, matched in (self._matcher.feed(rest), self._matcher.flush()):
+            self.text += emitted
+            if self._stop_at(matched):
+                return True
+        return False
 
     @property
     def has_news(self) -> bool:
-        return (len(self.token_ids) > self._sent_tokens or len(self.text) > self._sent_text
+        return (self.num_tokens > self._told_tokens or bool(self.text)
                 or (self.finish_reason is not None and not self._told_finish))
 
     def completion(self, delta: bool) -> CompletionOutput:
         """This sample as a delta since the last call, or whole."""
-        text_from, tokens_from = (self._sent_text, self._sent_tokens) if delta else (0, 0)
-        self._sent_text, self._sent_tokens = len(self.text), len(self.token_ids)
+        self._told_tokens = self.num_tokens
         self._told_finish = self.finish_reason is not None
-        return CompletionOutput(
-            index=self.index, text=self.text[text_from:], token_ids=self.token_ids[tokens_from:],
-            logprobs=None if self.logprobs is None else self.logprobs[tokens_from:],
+        output = CompletionOutput(
+            index=self.index, text=self.text, token_ids=self.token_ids, logprobs=self.logprobs,
             cumulative_logprob=self.cumulative_logprob,
             finish_reason=None if self.finish_reason is None else str(self.finish_reason),
             stop_reason=self.stop_reason, seed=self.group.prepared.seed,
         )
+        if delta:  # told once, then forgotten
+            self.text, self.token_ids = "", []
+            self.logprobs = None if self.logprobs is None else []
+        elif not self._told_finish:  # ours goes on growing
+            self.token_ids = list(self.token_ids)
+            self.logprobs = None if self.logprobs is None else list(self.logprobs)
+        return output
 
 
 def _logprob_dict(entry: TokenLogprobs, tokenizer: Tokenizer) -> TokenLogprobDict:

@@ -448,6 +448,7 @@ class Scheduler:
                 new_token_ids=[],
                 finish_reason=FinishReason.ERROR,
                 error=runner_output.failed[request_id],
+                error_type=InvalidRequestError.__name__,  # its own bans left nothing
             )
         sampled = runner_output.sampled_token_ids.get(request_id, ())
         samples = request.num_computed_tokens == num_tokens

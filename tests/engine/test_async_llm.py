@@ -327,3 +327,58 @@ def test_chat_prompt() -> None:
         await llm.shutdown()
 
     run(test())
+
+
+def test_news_that_cannot_be_handled_fail_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        deaths: list[OctavoError] = []
+        llm = make(scripted("some text"), on_death=deaths.append)
+        await llm.wait_ready()
+
+        def broken(outputs: object) -> list[str]:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(llm._outputs, "process", broken)
+        results = await asyncio.gather(*(_drain(llm, f"r{i}") for i in range(3)),
+                                       return_exceptions=True)
+        assert all(isinstance(r, EngineDeadError) for r in results)
+        assert "could not be handled" in str(results[0]) and len(deaths) == 1
+        await llm.shutdown()
+
+    run(test())
+
+
+def test_an_id_may_be_used_again_at_once() -> None:
+    async def test() -> None:
+        executor, build = gated("reused")
+        llm = make(build)
+        await llm.wait_ready()
+        first = llm.generate("a", GREEDY, "r")
+        executor.permits.release()
+        await anext(first)
+        await llm.abort("r")
+        assert (await anext(first)).finished
+        # the engine may still send news of the first; the second must not take them for its own
+        second = asyncio.create_task(_drain(llm, "r"))
+        other = asyncio.create_task(_drain(llm, "r-0"))
+        while llm.num_unfinished_requests < 2:
+            await asyncio.sleep(0)
+        await first.aclose()  # ends a request that has ended: not the one that has its id now
+        executor.permits.release(40)
+        assert await second == "reused" and await other == "reused"
+        await llm.shutdown()
+
+    run(test())
+
+
+def test_what_cannot_be_sent_leaves_no_trace() -> None:
+    async def test() -> None:
+        llm = make(scripted("x"))
+        await llm.wait_ready()
+        with pytest.raises(UnicodeEncodeError):
+            await _drain(llm, "\ud800")
+        assert llm.num_unfinished_requests == 0
+        assert await _drain(llm, "r") == "x"
+        await llm.shutdown(drain=True)
+
+    run(test())

@@ -152,3 +152,60 @@ def test_the_engine_dies_with_its_parent(tiny_folder: Path) -> None:
                           timeout=DEADLINE_S)
     assert done.returncode == -signal.SIGKILL, done.stderr
     wait_gone(int(done.stdout))
+
+
+def test_a_hung_engine_cannot_hold_up_the_shutdown(tiny_folder: Path,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    from octavo.engine import core_client
+
+    monkeypatch.setattr(core_client, "_EXIT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(core_client, "_DRAIN_TIMEOUT_S", 0.1)
+
+    async def test() -> None:
+        llm = AsyncLLM(str(tiny_folder), num_blocks=64)
+        await llm.wait_ready()
+        pid = pid_of(llm)
+        os.kill(pid, signal.SIGSTOP)
+        streams = [llm.generate(list(b"p" * 300), SHORT, str(i)) for i in range(2000)]
+        tasks = [asyncio.ensure_future(anext(s)) for s in streams]
+        while llm.num_unfinished_requests < len(tasks):  # more than the socket takes
+            await asyncio.sleep(0)
+        await llm.shutdown()
+        for output in await asyncio.gather(*tasks):
+            assert output.outputs[0].finish_reason == "abort"
+        assert not Path(f"/proc/{pid}").exists(), "killed and reaped"
+
+    run(test())
+
+
+def test_an_engine_that_fails_to_load_is_reaped(tiny_folder: Path, tmp_path: Path) -> None:
+    async def test() -> None:
+        import shutil
+
+        folder = tmp_path / "model"
+        shutil.copytree(tiny_folder, folder)
+        gone = asyncio.Event()
+        llm = AsyncLLM(str(folder), num_blocks=64, on_death=lambda error: gone.set())
+        shutil.rmtree(folder)
+        with pytest.raises(OctavoError):
+            await llm.wait_ready()
+        await gone.wait()
+        assert llm._client is not None and llm._client._reader_task is not None
+        await llm._client._reader_task
+        assert not Path(f"/proc/{pid_of(llm)}").exists()
+
+    run(test())
+
+
+def test_a_front_end_that_cannot_load_leaves_no_engine(tiny_folder: Path) -> None:
+    pids: list[int] = []
+    start = ProcessHost.__init__
+
+    def noted(self: ProcessHost, config: Any) -> None:
+        start(self, config)
+        pids.append(self.pid)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(OctavoError):
+        patch.setattr(ProcessHost, "__init__", noted)
+        AsyncLLM(str(tiny_folder), num_blocks=64, chat_template="/nowhere.jinja")
+    assert len(pids) == 1 and not Path(f"/proc/{pids[0]}").exists()

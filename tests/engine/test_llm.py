@@ -1,5 +1,6 @@
 """LLM on a tiny real graph: the whole offline path."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from octavo.errors import (
     EngineDeadError,
     InvalidRequestError,
     ModelLoadError,
-    OctavoError,
 )
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -98,7 +98,7 @@ def test_one_bad_prompt_stops_the_list_before_it_runs(llm: LLM) -> None:
 
 def test_a_request_that_can_draw_nothing_fails_and_the_engine_goes_on(llm: LLM) -> None:
     nothing = SamplingParams(allowed_token_ids=[97], bad_words=["a"], max_tokens=4)
-    with pytest.raises(OctavoError, match="ban every token"):
+    with pytest.raises(InvalidRequestError, match="ban every token"):
         llm.generate(["x", "y"], [GREEDY, nothing])
     assert llm.stats().num_running == llm.stats().num_waiting == 0
     assert llm.stats().num_free_blocks == llm.stats().num_blocks
@@ -160,3 +160,43 @@ def test_bad_arguments_and_models(tiny_folder: Path, tmp_path: Path) -> None:
     broken.write_bytes(b"GGUF")
     with pytest.raises(ModelLoadError):
         LLM(str(broken))
+
+
+def test_ctrl_c_in_a_step_waits_for_its_end(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = llm._client
+    assert client is not None
+    executor = client._core._executor
+    collect, calls = executor.collect, []
+
+    def pressed(handle):  # type: ignore[no-untyped-def]
+        calls.append(1)
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return collect(handle)
+
+    monkeypatch.setattr(executor, "collect", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(["a", "b"], GREEDY)
+    monkeypatch.undo()
+    assert len(calls) == 2 and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert llm.stats().num_free_blocks == llm.stats().num_blocks
+    assert len(llm.generate("x", GREEDY)[0].outputs[0].token_ids) == 8
+
+
+def test_more_masks_biases_and_penalties_than_any_fixed_table(tiny_folder: Path) -> None:
+    """Every one of many running requests brings the most it may: nothing overflows or mixes."""
+    params = [
+        SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, repetition_penalty=1.3,
+                       frequency_penalty=0.5, logit_bias={i: 0.01 * i for i in range(260)},
+                       allowed_token_ids=[97 + i % 5, 110 + i % 3], logprobs=-1)
+        for i in range(70)
+    ]
+    prompts = [bytes([65 + i % 50] * 30 + list(range(100))).decode() for i in range(70)]
+    with LLM(str(tiny_folder), max_model_len=160, max_num_seqs=70, num_blocks=800) as llm:
+        together = llm.generate(prompts, params)
+        assert llm.stats().num_preemptions == 0
+        for i in (0, 33, 69):
+            alone = llm.generate(prompts[i], params[i])[0].outputs[0]
+            assert together[i].outputs[0].token_ids == alone.token_ids
+            assert set(alone.token_ids) <= set(params[i].allowed_token_ids or ())
+            assert alone.logprobs is not None and len(alone.logprobs[0]) == 260

@@ -151,3 +151,45 @@ def test_cumulative_outputs_grow() -> None:
     params = SamplingParams(temperature=0, max_tokens=100)
     texts = [o.outputs[0].text for o in run("word", params, kind="cumulative")]
     assert texts == ["w", "wo", "wor", "word", "word"]
+
+
+def _start(kind: OutputKind, script: str, **params: object) -> tuple[
+        OutputProcessor, EngineCore, list[RequestOutput]]:
+    core = core_of(config_of(), ScriptedExecutor(script))
+    outputs = OutputProcessor(TOKENIZER, FrontEndMetrics())
+    prepared = make_inputs(TOKENIZER).process(
+        "r", "prompt", SamplingParams(temperature=0, max_tokens=100, **params))  # type: ignore[arg-type]
+    got: list[RequestOutput] = []
+    outputs.add(prepared, kind=kind, sink=got.append)  # type: ignore[arg-type]
+    core.add(prepared.core_requests)
+    return outputs, core, got
+
+
+def test_an_aborted_request_keeps_the_text_that_was_held_back() -> None:
+    outputs, core, got = _start("delta", "one two", stop=["two three"])
+    for _ in range(7):
+        core.abort(outputs.process(core.step()))
+    assert "".join(o.outputs[0].text for o in got) == "one "
+    core.abort(outputs.abort(["r"]))
+    assert "".join(o.outputs[0].text for o in got) == "one two"
+    assert got[-1].finished and got[-1].outputs[0].finish_reason == "abort"
+
+
+def test_what_was_told_in_deltas_is_forgotten() -> None:
+    outputs, core, got = _start("delta", "some text", logprobs=1)
+    while core.has_requests:
+        (sample,) = outputs._samples.values()
+        core.abort(outputs.process(core.step()))
+        assert not (sample.text or sample.token_ids or sample.logprobs)
+    parts = [o.outputs[0] for o in got]
+    assert "".join(p.text for p in parts) == "some text"
+    assert sum(len(p.token_ids) for p in parts) == 10 == sum(len(p.logprobs or ()) for p in parts)
+
+
+def test_earlier_cumulative_outputs_do_not_grow() -> None:
+    _, _, got = kept = _start("cumulative", "abc", logprobs=0)
+    while kept[1].has_requests:
+        kept[1].abort(kept[0].process(kept[1].step()))
+    assert [o.outputs[0].text for o in got] == ["a", "ab", "abc", "abc"]
+    assert [len(o.outputs[0].token_ids) for o in got] == [1, 2, 3, 4]
+    assert [len(o.outputs[0].logprobs or ()) for o in got] == [1, 2, 3, 4]
