@@ -106,13 +106,14 @@ def _bad(name: str, value: object, fix: str) -> ConfigError:
 
 def _check_counts(args: EngineArgs) -> None:
     for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_waiting",
-                 "kv_cache_memory_bytes", "num_blocks", "num_threads"):
+                 "kv_cache_memory_bytes", "num_blocks", "block_size", "num_threads"):
         value = getattr(args, name)
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise _bad(name, value, "give a whole number of at least 1")
-    if args.long_prefill_token_threshold < 0:
+    threshold = args.long_prefill_token_threshold
+    if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 0:
         raise _bad("long_prefill_token_threshold", args.long_prefill_token_threshold,
                    "give 0 (off) or a positive count")
     if args.block_size < KV_TILE or args.block_size % KV_TILE:
@@ -120,7 +121,9 @@ def _check_counts(args: EngineArgs) -> None:
     if args.kv_cache_memory_bytes is not None and args.num_blocks is not None:
         raise _bad("num_blocks", args.num_blocks,
                    "give either this or kv_cache_memory_bytes, not both")
-    if args.seed is not None and not 0 <= args.seed < 1 << 64:
+    seed = args.seed
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)
+                             or not 0 <= seed < 1 << 64):
         raise _bad("seed", args.seed, "give 0 to 2**64 - 1")
 
 
@@ -190,13 +193,15 @@ def _wanted_len(args: EngineArgs, model: ModelConfig) -> int:
 def _num_blocks(args: EngineArgs, model: ModelConfig, machine: MachineFacts, *,
                 dtype: KVCacheDtype, max_num_seqs: int, max_model_len: int,
                 lines: list[str]) -> int:
-    if args.num_blocks is not None:
-        return args.num_blocks
     spec = KVCacheSpec(
         num_layers=model.num_layers, num_kv_heads=model.num_kv_heads, head_dim=model.head_dim,
         block_size=args.block_size, dtype=dtype,
     )
+    if args.num_blocks is not None:
+        _check_fits(args, "num_blocks", args.num_blocks * spec.bytes_per_block, machine)
+        return args.num_blocks
     if args.kv_cache_memory_bytes is not None:
+        _check_fits(args, "kv_cache_memory_bytes", args.kv_cache_memory_bytes, machine)
         return spec.num_blocks_for(args.kv_cache_memory_bytes)
     enough = max_num_seqs * -(-max_model_len // args.block_size)
     share = int(machine.available_bytes * DEFAULT_KV_FRACTION)
@@ -211,6 +216,14 @@ def _num_blocks(args: EngineArgs, model: ModelConfig, machine: MachineFacts, *,
     lines.append(f"KV cache {size / GIB:.2f} GiB {dtype}, {num_blocks * args.block_size} tokens: "
                  f"{why}")
     return num_blocks
+
+
+def _check_fits(args: EngineArgs, name: str, size: int, machine: MachineFacts) -> None:
+    """Memory is taken when it is first written: too much of it would end the process much later."""
+    if size > machine.available_bytes:
+        raise _bad(name, getattr(args, name),
+                   f"the KV cache would take {size / GIB:.2f} GiB, and this process may use "
+                   f"{machine.available_bytes / GIB:.2f} GiB more: give less")
 
 
 def _fit_len(args: EngineArgs, wanted: int, capacity: int, lines: list[str]) -> int:

@@ -9,6 +9,7 @@ from octavo.backends.seam import Backend, KVOptions, LoadedModel
 from octavo.config import EngineConfig
 from octavo.core.sampling_params import MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
 from octavo.core.step import ModelRunnerOutput, SchedulerOutput
+from octavo.errors import ConfigError
 from octavo.graph.step_arrays import StepLimits
 from octavo.models.registry import record
 from octavo.weights.model_file import open_model
@@ -17,6 +18,8 @@ from octavo.worker.model_runner import ModelRunner
 # ids banned at once: bad words (each tokenized twice), and what min_tokens holds back:
 # stop ids and the model's EOS ids
 _MAX_BANS = 2 * MAX_BAD_WORDS + MAX_STOP_TOKEN_IDS + 64
+
+_INT32_MAX = 2**31 - 1  # the sampler's tables are indexed with this type
 
 
 class Worker:
@@ -29,7 +32,19 @@ class Worker:
 
     @classmethod
     def load(cls, config: EngineConfig) -> "Worker":
-        """Loads what config.model names. Raises ModelLoadError, UnsupportedModelError."""
+        """Loads what config.model names. Raises ModelLoadError, UnsupportedModelError, ConfigError
+        (the memory does not suffice)."""
+        try:
+            return cls._load(config)
+        except MemoryError:
+            raise ConfigError(
+                f"num_blocks is {config.cache.num_blocks}, max_num_batched_tokens "
+                f"{config.scheduler.max_num_batched_tokens} and max_num_seqs "
+                f"{config.scheduler.max_num_seqs}: with the model this does not fit the memory; "
+                "give less", param="num_blocks") from None
+
+    @classmethod
+    def _load(cls, config: EngineConfig) -> "Worker":
         with open_model(config.model.path) as model_file:
             graph = record(model_file.config, model_file.tensors.keys())
             limits = step_limits(config, graph.vocab_size, graph.num_kv_groups)
@@ -64,6 +79,9 @@ def step_limits(config: EngineConfig, vocab_size: int, num_kv_groups: int = 1) -
     # each request may list every distinct token it has seen (penalties), or as many biases and
     # bans as a request may ask for; untouched pages of these arrays cost nothing
     per_seq = max(min(max_model_len + 1, vocab_size), MAX_LOGIT_BIAS + _MAX_BANS)
+    if seqs * per_seq > _INT32_MAX:
+        raise ConfigError(f"max_num_seqs is {seqs}: give at most {_INT32_MAX // per_seq} with "
+                          f"max_model_len={max_model_len}", param="max_num_seqs")
     return StepLimits(
         max_tokens=tokens, max_seqs=seqs,
         max_rows=tokens,  # prompt logprobs score every row of a step

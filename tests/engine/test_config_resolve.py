@@ -93,7 +93,9 @@ def test_kv_dtype(dtype: str, expected: str) -> None:
     {"kv_cache_dtype": "fp4"}, {"backend": "cuda"}, {"scheduling_policy": "random"},
     {"num_threads": 1000}, {"seed": -1}, {"kv_cache_memory_bytes": 100},
     {"num_blocks": 4, "kv_cache_memory_bytes": 1 << 30}, {"max_num_batched_tokens": True},
-    {"long_prefill_token_threshold": -1},
+    {"long_prefill_token_threshold": -1}, {"long_prefill_token_threshold": 1.5},
+    {"block_size": "16"}, {"seed": "x"}, {"num_blocks": 10**9},
+    {"kv_cache_memory_bytes": 65 * GIB},
 ])
 def test_bad_arguments_are_named(args: dict[str, object]) -> None:
     with pytest.raises(ConfigError) as caught:
