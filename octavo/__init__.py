@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from octavo.config import EngineConfig
     from octavo.config_resolve import EngineArgs
     from octavo.core.sampling_params import SamplingParams
+    from octavo.core.structured_outputs import StructuredOutputs
     from octavo.engine.async_llm import AsyncLLM
     from octavo.engine.llm import LLM
     from octavo.engine.outputs import CompletionOutput, Logprob, RequestOutput
@@ -51,6 +52,7 @@ __all__ = [
     "RequestOutput",
     "RequestTooLargeError",
     "SamplingParams",
+    "StructuredOutputs",
     "UnsupportedModelError",
     "__version__",
 ]
@@ -64,6 +66,7 @@ _HOME = {
     "Logprob": "octavo.engine.outputs",
     "RequestOutput": "octavo.engine.outputs",
     "SamplingParams": "octavo.core.sampling_params",
+    "StructuredOutputs": "octavo.core.structured_outputs",
 }
 
 

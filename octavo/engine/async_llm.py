@@ -207,7 +207,8 @@ class AsyncLLM:
             raise InvalidRequestError(f"request_id is {request_id!r}: it is in use, give another",
                                       param="request_id")
         self._check_room(1)
-        inline = _size_of(prompt) < _INLINE_SIZE
+        inline = (_size_of(prompt) < _INLINE_SIZE
+                  and getattr(sampling_params, "structured_outputs", None) is None)
 
         def process() -> Any:
             return self._inputs.process(request_id, prompt, sampling_params, priority=priority,
@@ -267,6 +268,7 @@ class AsyncLLM:
             except TimeoutError:
                 pass
         self._outputs.abort(self._outputs.request_ids)
+        self._inputs.close()
         client = await self._start()
         await client.shutdown()
 

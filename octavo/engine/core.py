@@ -19,11 +19,14 @@ from octavo.core.messages import (
 from octavo.core.step import ModelRunnerOutput, SchedulerOutput
 from octavo.errors import EngineDeadError, OctavoError
 from octavo.executor.seam import Executor
+from octavo.grammar.manager import GrammarManager, no_grammar
 
 logger = logging.getLogger(__name__)
 
 # a scheduler that has requests but schedules nothing this often is broken, not waiting
 MAX_IDLE_STEPS = 1000
+# with nothing to run, how long a step waits for a grammar; new messages wait as long
+_GRAMMAR_WAIT_S = 0.005
 
 
 class SchedulerLike(Protocol):
@@ -47,9 +50,11 @@ class EngineCore:
     further call raises it.
     """
 
-    def __init__(self, scheduler: SchedulerLike, executor: Executor) -> None:
+    def __init__(self, scheduler: SchedulerLike, executor: Executor,
+                 grammar: GrammarManager | None = None) -> None:
         self._scheduler = scheduler
         self._executor = executor
+        self._grammar = no_grammar() if grammar is None else grammar
         self._request_ids: set[str] = set()
         self._refused: list[EngineCoreOutput] = []
         self._step_time_s = 0.0
@@ -57,12 +62,23 @@ class EngineCore:
         self.dead: EngineDeadError | None = None
 
     def add(self, requests: Sequence[EngineCoreRequest]) -> None:
-        """Queues requests. One that the scheduler refuses ends with an error in the next step's
-        outputs; when sample 0 of a group is refused, so are the samples forked from it."""
+        """Queues requests; those with a grammar as soon as it is compiled. One that is refused
+        ends with an error in a later step's outputs; when sample 0 of a group is refused, so are
+        the samples forked from it."""
         self._raise_if_dead()
-        refused: dict[str, OctavoError] = {}
+        ready: list[tuple[EngineCoreRequest, OctavoError | None]] = []
         for request in requests:
-            error = refused.get(request.fork_of or "")
+            if request.params.structured_outputs is None:
+                ready.append((request, None))
+            else:
+                self._request_ids.add(request.request_id)
+                self._grammar.add(request)
+        self._queue(ready)
+
+    def _queue(self, requests: Sequence[tuple[EngineCoreRequest, OctavoError | None]]) -> None:
+        refused: dict[str, OctavoError] = {}
+        for request, error in requests:
+            error = error or refused.get(request.fork_of or "")
             if error is None:
                 try:
                     self._scheduler.add_request(request)
@@ -71,6 +87,7 @@ class EngineCore:
             if error is None:
                 self._request_ids.add(request.request_id)
                 continue
+            self._forget(request.request_id)
             refused[request.request_id] = error
             self._refused.append(EngineCoreOutput(
                 request_id=request.request_id, new_token_ids=[],
@@ -84,12 +101,17 @@ class EngineCore:
         known = [r for r in request_ids if r in self._request_ids]
         if known:
             self._scheduler.abort_requests(known)
-            self._request_ids.difference_update(known)
+            self._forget(*known)
+
+    def _forget(self, *request_ids: str) -> None:
+        self._request_ids.difference_update(request_ids)
+        self._grammar.remove(request_ids)
 
     @property
     def has_requests(self) -> bool:
         """Whether step() has something to do."""
-        return bool(self._refused) or self._scheduler.has_requests()
+        return (bool(self._refused) or self._grammar.has_pending
+                or self._scheduler.has_requests())
 
     @property
     def num_requests(self) -> int:
@@ -111,7 +133,7 @@ class EngineCore:
             self._step_time_s = time.perf_counter() - started
         for output in outputs.outputs:
             if output.finish_reason is not None:
-                self._request_ids.discard(output.request_id)
+                self._forget(output.request_id)
         if self._refused:
             outputs.outputs.extend(self._refused)
             self._refused = []
@@ -119,6 +141,9 @@ class EngineCore:
         return outputs
 
     def _step(self) -> tuple[EngineCoreOutputs, bool]:
+        if self._grammar.has_pending:
+            idle = not (self._refused or self._scheduler.has_requests())
+            self._queue(self._grammar.take_ready(wait_s=_GRAMMAR_WAIT_S if idle else 0.0))
         if not self._scheduler.has_requests():
             return EngineCoreOutputs(outputs=[]), False
         so = self._scheduler.schedule()
@@ -130,8 +155,8 @@ class EngineCore:
         )
         if not worked:
             return EngineCoreOutputs(outputs=[]), False
-        mro = self._executor.collect(self._executor.submit(so))
-        return self._scheduler.update_from_output(so, mro), True
+        mro = self._executor.collect(self._executor.submit(self._grammar.with_masks(so)))
+        return self._scheduler.update_from_output(so, self._grammar.advance(mro)), True
 
     def _die(self, error: BaseException) -> EngineDeadError:
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -141,6 +166,7 @@ class EngineCore:
         )
         logger.error("engine step failed", exc_info=error)
         self._request_ids.clear()
+        self._grammar.clear()
         return self.dead
 
     def _raise_if_dead(self) -> None:
@@ -164,4 +190,5 @@ class EngineCore:
 
     def shutdown(self) -> None:
         """Frees the model. Idempotent."""
+        self._grammar.clear()
         self._executor.shutdown()

@@ -5,6 +5,7 @@ when told to, when a step fails, and when the other end of the socket is gone.
 """
 
 import contextlib
+import functools
 import logging
 import os
 import select
@@ -187,7 +188,7 @@ def main() -> int:
                      daemon=True).start()
     from octavo.engine.factory import build_core
 
-    return serve_core(sock, build_core)
+    return serve_core(sock, functools.partial(build_core, warm_grammar=True))
 
 
 if __name__ == "__main__":

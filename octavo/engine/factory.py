@@ -4,6 +4,7 @@ Everything here runs once, at load.
 """
 
 import dataclasses
+import functools
 import hashlib
 import time
 from pathlib import Path
@@ -15,6 +16,8 @@ from octavo.core.messages import EngineReady
 from octavo.engine.core import EngineCore
 from octavo.engine.input_processor import InputLimits
 from octavo.executor.inproc import InprocExecutor
+from octavo.grammar.backend import GrammarBackend
+from octavo.grammar.manager import GrammarManager
 from octavo.kvcache.manager import KVCacheManager
 from octavo.machine import machine_facts
 from octavo.scheduler.scheduler import Scheduler
@@ -73,19 +76,37 @@ def load_front_end(config: EngineConfig, *, chat_template: str | None = None) ->
     return FrontEndParts(tokenizer, template, model, eos)
 
 
-def build_core(config: EngineConfig) -> tuple[EngineCore, EngineReady]:
-    """Loads the model and joins it with a scheduler."""
+def build_core(config: EngineConfig, *,
+               warm_grammar: bool = False) -> tuple[EngineCore, EngineReady]:
+    """Loads the model and joins it with a scheduler.
+
+    warm_grammar: begin to load the grammar backend when the rest is loaded. It takes most of a
+    second with the interpreter lock held: better now than in the middle of others' requests.
+    """
     started = time.perf_counter()
     worker = Worker.load(config)
+    grammar = GrammarManager(functools.partial(_load_grammar_backend, config))
     manager = KVCacheManager(config.cache, _namespace(config))
-    core = EngineCore(Scheduler(config.scheduler, manager), InprocExecutor(worker))
-    return core, EngineReady(
+    core = EngineCore(Scheduler(config.scheduler, manager), InprocExecutor(worker), grammar)
+    ready = EngineReady(
         max_model_len=config.model.max_model_len,
         max_kv_tokens=config.cache.num_blocks * config.cache.block_size,
         vocab_size=worker.vocab_size, block_size=config.cache.block_size,
         num_blocks=config.cache.num_blocks, max_num_seqs=config.scheduler.max_num_seqs,
         backend=config.model.backend, load_seconds=time.perf_counter() - started,
     )
+    if warm_grammar:
+        grammar.warm()
+    return core, ready
+
+
+def _load_grammar_backend(config: EngineConfig) -> GrammarBackend:
+    # imported when needed: requests without a grammar do not pay for it
+    from octavo.grammar.llguidance_backend import LLGuidanceBackend
+
+    parts = load_front_end(config)
+    return LLGuidanceBackend(parts.tokenizer.to_json(), vocab_size=parts.model.vocab_size,
+                             eos_token_ids=parts.eos_token_ids)
 
 
 def _namespace(config: EngineConfig) -> bytes:

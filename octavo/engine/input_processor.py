@@ -17,6 +17,7 @@ import msgspec
 from octavo.core.messages import EngineCoreRequest
 from octavo.core.sampling_params import SamplingParams
 from octavo.errors import ContextLengthError, InvalidRequestError, RequestTooLargeError
+from octavo.grammar.checker import GrammarChecker
 from octavo.tokenizer.tokenizer import Tokenizer
 
 # str | token ids | {"prompt": str} | {"prompt_token_ids": ids} (the latter may carry both)
@@ -65,13 +66,15 @@ class InputProcessor:
         self._eos_token_ids = [i for i in dict.fromkeys(eos_token_ids)
                                if 0 <= i < limits.vocab_size]
         self._serials = itertools.count(1)
+        self._grammars = GrammarChecker()
 
     def process(self, request_id: str, prompt: Prompt, params: SamplingParams, *,
                 priority: int = 0, strict_max_tokens: bool = False) -> PreparedRequest:
         """Tokenizes, checks and fans out.
 
         strict_max_tokens: an explicit max_tokens beyond the context raises ContextLengthError;
-        otherwise it is cut to what fits. Raises InvalidRequestError and its subclasses.
+        otherwise it is cut to what fits. Raises InvalidRequestError and its subclasses. Blocks for
+        milliseconds, and for seconds in bad cases, where params.structured_outputs is given.
         """
         if not isinstance(params, SamplingParams):
             raise InvalidRequestError(
@@ -89,6 +92,8 @@ class InputProcessor:
         ids = self._truncate(ids, params)
         max_tokens = self._max_tokens(len(ids), params, strict=strict_max_tokens)
         self._check_logprobs(len(ids), max_tokens, params)
+        if params.structured_outputs is not None:
+            self._grammars.check(params.structured_outputs)
         seed = params.seed
         if seed is None:
             seed = self._limits.default_seed
@@ -97,6 +102,10 @@ class InputProcessor:
         core = self._fan_out(request_id, ids, params, seed=seed, max_tokens=max_tokens,
                              priority=priority)
         return PreparedRequest(request_id, text, ids, params, seed, core)
+
+    def close(self) -> None:
+        """Ends the helper processes, if there are any. Idempotent."""
+        self._grammars.close()
 
     def tokenize(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         """(text or None, ids) of a prompt. Ids are checked against the vocabulary."""

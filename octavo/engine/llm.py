@@ -164,6 +164,7 @@ class LLM:
         client, self._client = self._client, None
         if client is not None:
             client.shutdown()
+            self._inputs.close()
 
     def __enter__(self) -> "LLM":
         return self

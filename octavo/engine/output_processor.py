@@ -245,6 +245,8 @@ class _Sample:
         if params.stop:
             self._matcher = StopStringMatcher(
                 params.stop, include_stop=params.include_stop_str_in_output)
+        request = group.prepared.core_requests[index]
+        self._stop_ids = {*request.eos_token_ids, *(params.stop_token_ids or ())}
         self._told_tokens = 0
         self._told_finish = False
 
@@ -259,8 +261,10 @@ class _Sample:
             self.num_tokens += 1
             if self.logprobs is not None and news.logprobs is not None:
                 self._add_logprobs(news.logprobs[i])
-            # EOS or a stop id ends the text; it is not part of it unless asked for
-            silent = stopped and i == last and not self._shows_stop_token(news)
+            # EOS or a stop id ends the text; it is not part of it unless asked for. The last token
+            # of a complete grammar is neither.
+            silent = (stopped and i == last and token_id in self._stop_ids
+                      and not self._shows_stop_token(news))
             if not silent and self._add_text(token_id):
                 return
         if news.finish_reason is not None:

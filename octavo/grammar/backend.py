@@ -55,10 +55,12 @@ class GrammarMatcher(Protocol):
 class GrammarBackend(Protocol):
     """Compiles grammars for one tokenizer. Safe to call from several threads.
 
-    eos_token_ids: the ids that end an output.
+    eos_token_ids: the ids that end an output. vocab_size: a mask row has ceil(vocab_size / 32)
+    words.
     """
 
     eos_token_ids: tuple[int, ...]
+    vocab_size: int
 
     def compile(self, spec: StructuredOutputs) -> GrammarMatcher:
         """A matcher at the start. Raises InvalidRequestError naming what is refused."""

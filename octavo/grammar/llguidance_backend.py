@@ -37,6 +37,7 @@ class LLGuidanceBackend:
     def __init__(self, tokenizer_json: str, *, vocab_size: int,
                  eos_token_ids: Sequence[int]) -> None:
         self.eos_token_ids = tuple(eos_token_ids)
+        self.vocab_size = vocab_size
         try:
             self._tokenizer = LLTokenizer(
                 tokenizer_json, n_vocab=vocab_size, eos_token=list(eos_token_ids),

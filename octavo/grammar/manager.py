@@ -48,10 +48,10 @@ class GrammarManager:
     """One caller at a time; compiling goes on in threads of its own.
 
     load_backend: makes the backend, in such a thread, when the first grammar comes or warm() is
-    called. vocab_size: of the model; masks have ceil(vocab_size / 32) words.
+    called.
     """
 
-    def __init__(self, load_backend: Callable[[], GrammarBackend], *, vocab_size: int) -> None:
+    def __init__(self, load_backend: Callable[[], GrammarBackend]) -> None:
         self._load_backend = load_backend
         self._backend: GrammarBackend | None = None
         self._backend_lock = threading.Lock()
@@ -61,7 +61,6 @@ class GrammarManager:
         self._pending: dict[str, tuple[EngineCoreRequest, concurrent.futures.Future[_Compiled]]]
         self._pending = {}
         self._running: dict[str, _Running] = {}
-        self._row: MaskRow = np.zeros((vocab_size + 31) // 32, np.uint32)
 
     # ---- requests come and go
 
@@ -155,7 +154,8 @@ class GrammarManager:
     def _next_mask(self, running: _Running) -> bool:
         """Sets the mask of the next token; False if the output can only end here."""
         assert self._backend is not None
-        matcher, row = running.matcher, self._row
+        matcher = running.matcher
+        row = _mask_row(self._backend)
         matcher.fill_mask(row)
         mask = row.tobytes()
         for token_id in self._backend.eos_token_ids:
@@ -204,10 +204,11 @@ class GrammarManager:
         return future
 
     def _compile_now(self, spec: StructuredOutputs) -> _Compiled:
-        matcher = self._get_backend().compile(spec)
+        backend = self._get_backend()
+        matcher = backend.compile(spec)
         if matcher.state() == MatcherState.COMPLETE:
             raise spec.error("the grammar allows nothing but the empty text")
-        row = np.zeros_like(self._row)
+        row = _mask_row(backend)
         # of a copy: the grammar's own caches stay as they are, whoever used it before
         matcher.copy().fill_mask(row)
         if not row.any():
@@ -227,6 +228,10 @@ class GrammarManager:
         return self._threads
 
 
+def _mask_row(backend: GrammarBackend) -> MaskRow:
+    return np.zeros((backend.vocab_size + 31) // 32, np.uint32)
+
+
 def no_grammar() -> GrammarManager:
     """The manager of an engine that makes no structured output: refuses what asks for it."""
 
@@ -234,4 +239,4 @@ def no_grammar() -> GrammarManager:
         raise InvalidRequestError("structured_outputs is not supported by this engine: leave it "
                                   "out", param="structured_outputs")
 
-    return GrammarManager(refuse, vocab_size=32)
+    return GrammarManager(refuse)

@@ -467,6 +467,8 @@ class Scheduler:
             if stop is not None:
                 output.finish_reason, output.stop_reason = stop
                 break
+        if request_id in runner_output.completed and output.finish_reason != FinishReason.STOP:
+            output.finish_reason = FinishReason.STOP  # complete, even where the length ends, too
         num_new_tokens = len(output.new_token_ids)
         self._stats.num_generation_tokens += num_new_tokens
         if request.params.logprobs is not None:

@@ -259,6 +259,10 @@ class Tokenizer:
         """Id of a token in the vocabulary's own spelling."""
         return self._inner.token_to_id(token)
 
+    def to_json(self) -> str:
+        """The text of a tokenizer.json."""
+        return self._inner.to_str()
+
     def _make_bytes(self, token_id: int) -> bytes:
         added = self._added_text.get(token_id)
         if added is not None:

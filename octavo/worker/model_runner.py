@@ -16,8 +16,8 @@ from octavo.worker.request_states import RequestStates
 from octavo.worker.sampling.logprobs import row_logprobs, rows_logprobs
 
 NOTHING_TO_DRAW = (
-    "no token can be drawn: allowed_token_ids, logit_bias, bad_words and min_tokens together "
-    "ban every token"
+    "no token can be drawn: allowed_token_ids, logit_bias, bad_words, min_tokens and "
+    "structured_outputs together ban every token"
 )
 
 
@@ -60,6 +60,10 @@ class ModelRunner:
         if so.cached_requests:
             rows = [states.update(c) for c in so.cached_requests]
             states.num_computed[rows] = [c.num_computed_tokens for c in so.cached_requests]
+        states.grammar_masks = {
+            states.row_of[request_id]: np.frombuffer(mask, np.uint32)
+            for request_id, mask in so.masks.items()
+        }
 
     def _step_rows(
         self, scheduled: dict[str, int]

@@ -47,6 +47,8 @@ class RequestStates:
         self.ids: list[str] = [""] * n
         # rows whose logits are edited before sampling, and how
         self.edits: dict[int, SamplingState] = {}
+        # rows with a grammar: what the next token may be, for one step
+        self.grammar_masks: dict[int, npt.NDArray[np.uint32]] = {}
         self._free = list(range(n - 1, -1, -1))
 
     def add(self, new: NewRequestData) -> int:

@@ -6,8 +6,8 @@ import sys
 import octavo
 
 PUBLIC = {
-    "LLM", "AsyncLLM", "SamplingParams", "EngineConfig", "EngineArgs", "RequestOutput",
-    "CompletionOutput", "Logprob", "OctavoError", "InvalidRequestError", "ContextLengthError",
+    "LLM", "AsyncLLM", "SamplingParams", "StructuredOutputs", "EngineConfig", "EngineArgs",
+    "RequestOutput", "CompletionOutput", "Logprob", "OctavoError", "InvalidRequestError", "ContextLengthError",
     "RequestTooLargeError", "ModelNotFoundError", "ModelLoadError", "UnsupportedModelError",
     "ConfigError", "QueueFullError", "EngineLoadingError", "EngineDeadError", "__version__",
 }

@@ -37,6 +37,8 @@ def fill_draw_rows(arrays: SamplingArrays, states: RequestStates, *, draw_rows: 
     else:
         arrays.penalty_start[: num_rows + 1] = 0
         arrays.bias_start[: num_rows + 1] = 0
+    if states.edits or states.grammar_masks:
+        _fill_masks(arrays, states, draw_rows=draw_rows, state_rows=state_rows)
 
 
 def fill_score_rows(arrays: SamplingArrays, *, rows: I64, target_ids: npt.NDArray[np.int32],
@@ -66,7 +68,7 @@ def _fill_edits(arrays: SamplingArrays, states: RequestStates, *, draw_rows: I64
                 state_rows: I64, num_rows: int) -> None:
     penalty_len = np.zeros(num_rows, np.int32)
     bias_len = np.zeros(num_rows, np.int32)
-    penalty_end = bias_end = num_masks = 0
+    penalty_end = bias_end = 0
     for row, state_row in zip(draw_rows.tolist(), state_rows.tolist()):
         state = states.edits.get(state_row)
         if state is None:
@@ -85,10 +87,24 @@ def _fill_edits(arrays: SamplingArrays, states: RequestStates, *, draw_rows: I64
             arrays.bias_values[bias_end:end] = values
             bias_len[row] = len(ids)
             bias_end = end
-        if state.mask is not None:
-            arrays.masks[num_masks] = state.mask
-            arrays.mask_index[row] = num_masks
-            num_masks += 1
     arrays.penalty_start[0] = arrays.bias_start[0] = 0
     np.cumsum(penalty_len, out=arrays.penalty_start[1 : num_rows + 1])
     np.cumsum(bias_len, out=arrays.bias_start[1 : num_rows + 1])
+
+
+def _fill_masks(arrays: SamplingArrays, states: RequestStates, *, draw_rows: I64,
+                state_rows: I64) -> None:
+    """Allowed ids, those the grammar allows, or what both allow."""
+    num_masks = 0
+    for row, state_row in zip(draw_rows.tolist(), state_rows.tolist()):
+        state = states.edits.get(state_row)
+        allowed = None if state is None else state.mask
+        grammar = states.grammar_masks.get(state_row)
+        if grammar is not None:
+            arrays.masks[num_masks] = grammar if allowed is None else grammar & allowed
+        elif allowed is not None:
+            arrays.masks[num_masks] = allowed
+        else:
+            continue
+        arrays.mask_index[row] = num_masks
+        num_masks += 1
