@@ -9,6 +9,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.errors import InvalidRequestError
 from octavo.server.protocol.requests import ChatRequest, CompletionRequest, SamplingFields
 from octavo.server.state import ServerState
+from octavo.server.structured import structured_outputs
 
 MAX_LOGPROBS = 20  # as OpenAI and vLLM bound it: each costs a place in every chunk
 _MAX_PRIORITY = 2**31
@@ -22,8 +23,6 @@ _SAME_NAME = (
     "spaces_between_special_tokens", "allowed_token_ids", "bad_words", "truncate_prompt_tokens",
     "prompt_logprobs", "cache_salt",
 )
-_STRUCTURED = ("structured_outputs", "guided_json", "guided_regex", "guided_choice",
-               "guided_grammar")
 
 
 def completion_params(request: CompletionRequest, state: ServerState) -> SamplingParams:
@@ -92,6 +91,7 @@ def _fields(request: SamplingFields, state: ServerState) -> dict[str, Any]:
             fields[name] = value
     if request.logit_bias:
         fields["logit_bias"] = _logit_bias(request.logit_bias)
+    fields["structured_outputs"] = structured_outputs(request)
     return fields
 
 
@@ -120,15 +120,6 @@ def _refuse_common(request: SamplingFields, state: ServerState) -> None:
     if request.cache_salt is not None and not 0 < len(request.cache_salt) <= _MAX_SALT_CHARS:
         raise InvalidRequestError(
             f"cache_salt must be a text of 1 to {_MAX_SALT_CHARS} characters", param="cache_salt")
-    kind = "text" if request.response_format is None else request.response_format.get("type")
-    if kind != "text":
-        raise InvalidRequestError(
-            f"response_format.type is {_short(kind)}: this version only produces 'text'",
-            param="response_format")
-    for name in _STRUCTURED:
-        if getattr(request, name) is not None:
-            raise InvalidRequestError(f"{name} is not supported by this version: leave it out",
-                                      param=name)
 
 
 def _refuse_chat(request: ChatRequest) -> None:

@@ -47,7 +47,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     request_id: str | None = None
     return_token_ids: bool = False
 
-    # Known, and refused with a reason when set: ignoring them would change what the user gets.
+    # The form of the output, under its several names: see server/structured.py.
     response_format: dict[str, Any] | None = None
     structured_outputs: Any = None
     guided_json: Any = None
