@@ -24,7 +24,7 @@ from octavo.tokenizer.tokenizer import Tokenizer
 Prompt = str | Sequence[int] | Mapping[str, Any]
 
 _PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt"}
-# logprob entries of one request, about 150 bytes each where they are held as objects: 20
+# logprob entries of one request, 150 to 300 bytes each where they are held as objects: 20
 # alternatives for 200,000 tokens, or a vocabulary of 49,152 for 85
 MAX_LOGPROB_ENTRIES = 1 << 22
 _MAX_PRIORITY = 1 << 31
