@@ -6,6 +6,7 @@ consumer has not fetched yet, so memory stays bounded. Cancelling a generator ab
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Sized
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 from prometheus_client.registry import CollectorRegistry
@@ -30,6 +31,7 @@ from octavo.errors import (
     OctavoError,
     QueueFullError,
 )
+from octavo.grammar.checker import NUM_HELPERS
 
 EngineKind = Literal["process", "inproc"]
 # tokenizing this many characters, or checking this many ids, takes some milliseconds: longer
@@ -117,6 +119,8 @@ class AsyncLLM:
         self._shut_down = False
         self._inputs = InputProcessor(parts.tokenizer, parts.limits(config),
                                       eos_token_ids=parts.eos_token_ids)
+        # of their own: slow checks of grammars hold up nothing but one another
+        self._grammar_threads = ThreadPoolExecutor(NUM_HELPERS, thread_name_prefix="octavo-check")
         self._metrics = FrontEndMetrics()
         self._outputs = OutputProcessor(parts.tokenizer, self._metrics)
         self._stats = SchedulerStats()
@@ -207,14 +211,18 @@ class AsyncLLM:
             raise InvalidRequestError(f"request_id is {request_id!r}: it is in use, give another",
                                       param="request_id")
         self._check_room(1)
-        inline = (_size_of(prompt) < _INLINE_SIZE
-                  and getattr(sampling_params, "structured_outputs", None) is None)
+        inline = _size_of(prompt) < _INLINE_SIZE
+        has_grammar = getattr(sampling_params, "structured_outputs", None) is not None
 
         def process() -> Any:
             return self._inputs.process(request_id, prompt, sampling_params, priority=priority,
                                         strict_max_tokens=strict_max_tokens)
 
-        prepared = process() if inline else await asyncio.to_thread(process)
+        if has_grammar:
+            loop = asyncio.get_running_loop()
+            prepared = await loop.run_in_executor(self._grammar_threads, process)
+        else:
+            prepared = process() if inline else await asyncio.to_thread(process)
         self._check_alive()
         self._check_room(prepared.params.n)
         if request_id in self._outputs:
@@ -269,6 +277,7 @@ class AsyncLLM:
                 pass
         self._outputs.abort(self._outputs.request_ids)
         self._inputs.close()
+        self._grammar_threads.shutdown(wait=False, cancel_futures=True)
         client = await self._start()
         await client.shutdown()
 
@@ -283,6 +292,10 @@ class AsyncLLM:
     def _check_room(self, num_samples: int) -> None:
         limits = self.config.scheduler
         bound = limits.max_num_seqs + limits.max_num_waiting
+        if num_samples > bound:  # trying again would never help
+            raise InvalidRequestError(
+                f"n is {num_samples}: this engine runs or queues {bound} samples, give at most "
+                "that many", param="n")
         if self._outputs.num_samples + num_samples > bound:
             raise QueueFullError(
                 f"{self._outputs.num_samples} requests are running or waiting, and {bound} may: "

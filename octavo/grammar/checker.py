@@ -25,7 +25,7 @@ MAX_CHECK_CPU_S = 3.0
 MAX_CHECK_BYTES = 1 << 30
 # a helper that got no CPU at all for this long is ended, too
 _MAX_CHECK_WALL_S = 60
-_NUM_HELPERS = 2  # one slow check does not hold up the next request
+NUM_HELPERS = 2  # one slow check does not hold up the next request
 _CACHE_SIZE = 256
 _HEADER = struct.Struct("<I")
 
@@ -40,7 +40,7 @@ class GrammarChecker:
         self._lock = threading.Lock()
         self._idle: queue.LifoQueue[_Helper | None] = queue.LifoQueue()
         self._closed = False
-        for _ in range(_NUM_HELPERS):
+        for _ in range(NUM_HELPERS):
             self._idle.put(None)
 
     def check(self, spec: StructuredOutputs) -> None:
@@ -79,13 +79,14 @@ class GrammarChecker:
     def close(self) -> None:
         """Ends the helpers. Idempotent."""
         self._closed = True
-        for _ in range(_NUM_HELPERS):
+        for _ in range(NUM_HELPERS):
             try:
                 helper = self._idle.get_nowait()
             except queue.Empty:  # in use: closed by whoever uses it
                 return
             if helper is not None:
                 helper.close()
+            self._idle.put(None)
 
 
 class _Helper:
