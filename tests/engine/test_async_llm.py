@@ -382,3 +382,14 @@ def test_what_cannot_be_sent_leaves_no_trace() -> None:
         await llm.shutdown(drain=True)
 
     run(test())
+
+
+def test_more_samples_than_the_queue_can_ever_hold_are_no_full_queue() -> None:
+    async def test() -> None:
+        llm = make(scripted("x"), config_of(max_num_seqs=2, max_num_waiting=3))
+        await llm.wait_ready()
+        with pytest.raises(InvalidRequestError, match="n is 6"):
+            await anext(llm.generate("a", SamplingParams(n=6), "r"))
+        await llm.shutdown()
+
+    run(test())
