@@ -277,7 +277,7 @@ class AsyncLLM:
                 pass
         self._outputs.abort(self._outputs.request_ids)
         self._inputs.close()
-        self._grammar_threads.shutdown(wait=False, cancel_futures=True)
+        self._grammar_threads.shutdown(wait=False)
         client = await self._start()
         await client.shutdown()
 
