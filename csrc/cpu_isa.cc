@@ -47,10 +47,12 @@ const Features& features() {
 }  // namespace
 
 bool cpu_has_baseline() { return features().baseline; }
+bool cpu_has_avx2() { return features().baseline; }
 bool cpu_has_avx512() { return features().avx512; }
 bool cpu_has_avx512bf16() { return features().avx512bf16; }
 #else
 bool cpu_has_baseline() { return true; }
+bool cpu_has_avx2() { return false; }
 bool cpu_has_avx512() { return false; }
 bool cpu_has_avx512bf16() { return false; }
 #endif

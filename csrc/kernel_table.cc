@@ -14,6 +14,15 @@ const Kernels* kernels_generic() {
   return &table;
 }
 
+const Kernels* kernels_avx2() {
+#if defined(OCTAVO_HAVE_AVX2)
+  static const Kernels table = OCTAVO_TABLE(avx2);
+  return cpu_has_avx2() ? &table : nullptr;
+#else
+  return nullptr;
+#endif
+}
+
 const Kernels* kernels_avx512() {
 #if defined(OCTAVO_HAVE_AVX512)
   static const Kernels table = OCTAVO_TABLE(avx512);

@@ -72,7 +72,9 @@ struct LinearKernels {
 };
 
 const LinearKernels* linear_generic();
-const LinearKernels* linear_avx512();      // nullptr where the build or the CPU lacks it
+// Each nullptr where the build or the CPU lacks it.
+const LinearKernels* linear_avx2();
+const LinearKernels* linear_avx512();
 const LinearKernels* linear_avx512bf16();  // as linear_avx512, bf16 by vdpbf16ps
 
 }  // namespace octavo

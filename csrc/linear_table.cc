@@ -3,6 +3,9 @@
 
 namespace octavo {
 
+#ifndef OCTAVO_HAVE_AVX2
+const LinearKernels* linear_avx2() { return nullptr; }
+#endif
 #ifndef OCTAVO_HAVE_AVX512
 const LinearKernels* linear_avx512() { return nullptr; }
 #endif

@@ -29,19 +29,35 @@ NativeModel::NativeModel(const ModelConfig& config, const std::string& isa) : co
   require(l.block_size > 0 && l.block_size % 16 == 0, "block_size must be a multiple of 16");
   require(static_cast<int64_t>(l.num_blocks) * l.block_size < INT32_MAX,
           "the KV cache has more slots than an int32 can count");
-  require(isa.empty() || isa == "generic" || isa == "avx512", "isa is \"generic\" or \"avx512\"");
-  kernels_ = isa == "generic" ? kernels_generic() : kernels_avx512();
-  linear_ = isa == "generic" ? linear_generic() : linear_avx512bf16();
-  if (!linear_) linear_ = linear_avx512();
-  if (!kernels_ || !linear_) {
-    require(isa.empty(), "this CPU or build has no AVX-512 VNNI");
-    kernels_ = kernels_generic();
-    linear_ = linear_generic();
-  }
+  choose_kernels(isa);
   weights_ = Arena(config.weight_bytes);
   pool_ = std::make_unique<ThreadPool>(config.num_threads, config.usable_cpus);
   plan_.vocab = config.vocab;
   plan_.hidden = config.hidden;
+}
+
+// The best that CPU and build have; a forced ISA must be there.
+void NativeModel::choose_kernels(const std::string& isa) {
+  struct Choice {
+    const char* isa;
+    const Kernels* kernels;
+    const LinearKernels* linear;
+  };
+  const Choice choices[] = {{"avx512", kernels_avx512(), linear_avx512bf16()},
+                            {"avx512", kernels_avx512(), linear_avx512()},
+                            {"avx2", kernels_avx2(), linear_avx2()},
+                            {"generic", kernels_generic(), linear_generic()}};
+  bool known = isa.empty();
+  for (const Choice& choice : choices) {
+    if (!isa.empty() && isa != choice.isa) continue;
+    known = true;
+    if (!choice.kernels || !choice.linear) continue;
+    kernels_ = choice.kernels;
+    linear_ = choice.linear;
+    return;
+  }
+  require(known, "isa is \"generic\", \"avx2\" or \"avx512\"");
+  throw std::invalid_argument("this CPU or build has no " + isa);
 }
 
 int NativeModel::add_matrix(QuantType type, int rows, int k, int group_rows,

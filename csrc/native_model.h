@@ -41,8 +41,8 @@ size_t arena_bytes(QuantType type, int rows, int k, int group_rows);
 
 class NativeModel {
  public:
-  // isa: "" picks the best the CPU offers, else "generic" or "avx512"; throws std::invalid_argument
-  // where the CPU lacks it.
+  // isa: "" picks the best the CPU offers, else "generic", "avx2" or "avx512"; throws
+  // std::invalid_argument where the CPU lacks it.
   NativeModel(const ModelConfig& config, const std::string& isa);
 
   // All add functions throw std::invalid_argument on shapes that do not fit each other.
@@ -75,10 +75,10 @@ class NativeModel {
   size_t buffer_bytes() const { return executor_ ? executor_->buffer_bytes() : 0; }
 
  private:
+  void choose_kernels(const std::string& isa);
   Projection projection(const ProjectionArgs& args, int k) const;
   NormSpec norm_spec(const NormArgs& args, int width) const;
   void push(RecordKind kind, size_t index);
-  void connect_kinds();
 
   ModelConfig config_;
   const Kernels* kernels_ = nullptr;

@@ -27,6 +27,9 @@ constexpr int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
 namespace generic {
 OCTAVO_DECLARE_KERNELS
 }
+namespace avx2 {
+OCTAVO_DECLARE_KERNELS
+}
 namespace avx512 {
 OCTAVO_DECLARE_KERNELS
 }

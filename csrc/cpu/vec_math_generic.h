@@ -1,8 +1,8 @@
 // Vec and IVec, 16 virtual lanes, in portable C++ (GCC/Clang vector types): the meaning of every lane
 // operation.
 //
-// The AVX-512 twin is vec_math_avx512.h; both offer the same functions with the same results bit for
-// bit, so the kernels are written once over them (*_impl.h). Two vectors of 8 lanes, which compilers
+// Its twins vec_math_<isa>.h offer the same functions with the same results bit for bit, so the
+// kernels are written once over them (*_impl.h). Two vectors of 8 lanes, which compilers
 // map to what the machine has; no library calls but the exact ones (fma, rint).
 #pragma once
 #include <cmath>

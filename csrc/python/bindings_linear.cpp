@@ -18,6 +18,7 @@ namespace {
 const LinearKernels* linear_of(const std::string& isa) {
   const LinearKernels* table = nullptr;
   if (isa == "generic") table = linear_generic();
+  if (isa == "avx2") table = linear_avx2();
   if (isa == "avx512") table = linear_avx512();
   if (isa == "avx512bf16") table = linear_avx512bf16();
   if (!table) throw std::invalid_argument("this CPU or build has no " + isa);

@@ -34,6 +34,7 @@ void require(bool condition, const char* what) {
 const Kernels& table_of(const std::string& isa) {
   const Kernels* table = nullptr;
   if (isa == "generic") table = octavo::kernels_generic();
+  if (isa == "avx2") table = octavo::kernels_avx2();
   if (isa == "avx512") table = octavo::kernels_avx512();
   if (table == nullptr) throw std::invalid_argument("no kernels for ISA " + isa);
   return *table;
@@ -41,6 +42,7 @@ const Kernels& table_of(const std::string& isa) {
 
 std::vector<std::string> kernel_isas() {
   std::vector<std::string> names{"generic"};
+  if (octavo::kernels_avx2() != nullptr) names.emplace_back("avx2");
   if (octavo::kernels_avx512() != nullptr) names.emplace_back("avx512");
   return names;
 }

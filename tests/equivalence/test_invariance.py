@@ -224,6 +224,8 @@ ROWS = [
     # scalar code is slow: the shorter half of the mix
     Row("generic-isa", lambda o: o.max_running >= 12, isa="generic",
         picks=lambda c: len(c.token_ids) <= 11),
+    Row("avx2-isa", lambda o: o.max_running >= 12, isa="avx2",
+        picks=lambda c: len(c.token_ids) <= 11),
 ]
 
 
@@ -262,6 +264,9 @@ def baseline_full(model_path: Path) -> Iterator[Baseline]:
 
 def check(row: Row, base: Baseline, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if row.isa is not None:
+        isas = pytest.importorskip("octavo._native").kernel_isas()
+        if row.isa not in isas:
+            pytest.skip(f"this CPU runs {', '.join(isas)} only")
         monkeypatch.setenv("OCTAVO_CPU_ISA", row.isa)
     picked = [i for i, c in enumerate(base.cases) if row.picks(c)]
     cases = [base.cases[i] for i in picked]

@@ -7,11 +7,9 @@ import pytest
 from octavo.backends.cpu.storage import storage_of
 from octavo.weights.dequant import dequantize
 from octavo.weights.quantize import quantize
-from tests.parity.kernels import assert_same_bits, bf16_to_f32, native, norm_rows
+from tests.parity.kernels import ISAS, assert_same_bits, bf16_to_f32, native, norm_rows
 
-LINEAR_ISAS = ["generic"]
-if native.has_avx512():
-    LINEAR_ISAS.append("avx512")
+LINEAR_ISAS = list(ISAS)
 if native.has_avx512bf16():
     LINEAR_ISAS.append("avx512bf16")
 

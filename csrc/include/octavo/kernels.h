@@ -115,7 +115,9 @@ struct Kernels {
 size_t attention_scratch_floats(int rows, int group, int head_dim);
 
 const Kernels* kernels_generic();
-const Kernels* kernels_avx512();  // nullptr where the build or the CPU lacks it
+// Each nullptr where the build or the CPU lacks it.
+const Kernels* kernels_avx2();
+const Kernels* kernels_avx512();
 
 // Per row r of R: see octavo/graph/step_arrays.py (SamplingArrays), same names and types.
 struct SamplingInputs {

@@ -1,0 +1,284 @@
+// Matrix products with AVX2: a quad of columns of a panel is two registers of 8 rows; the activation
+// quad is broadcast from memory. Without the VNNI instruction, byte products are summed as 16-bit
+// words by vpmaddubsw, which is exact here: weights enter as nibbles, so a word sums at most
+// 16 products of 15 * 127 = 30,480 in a block of 32 columns.
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "cpu_isa.h"
+#include "linear.h"
+
+namespace octavo {
+namespace {
+
+constexpr int kHalf = 8;  // rows of a register
+// Activation rows of a quantized tile. The word sums of 4 rows (Q4: x 2 registers of 8 rows, Q8:
+// x low and high nibbles) beside the unpacked weights fill the 16 registers; the float sums stay in
+// L1 between blocks.
+constexpr int kTokens = 4;
+// Columns of a block, in quads.
+constexpr int kQuads = kQuantGroup / 4;
+
+struct TileArgs {
+  const PackedMatrix* matrix;
+  const uint8_t* panel;
+  const ActRows* acts;
+  int row;
+  float* out;
+  int64_t ldo;
+};
+
+using TileFn = void (*)(const TileArgs&);
+
+inline __m256i load_bytes(const uint8_t* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+
+inline __m256i broadcast4(const void* p) {
+  int32_t value;
+  std::memcpy(&value, p, 4);
+  return _mm256_set1_epi32(value);
+}
+
+template <ScaleType S>
+inline __m256 load_scales(const uint8_t* p, int half) {
+  if (S == ScaleType::kF32) {
+    return _mm256_loadu_ps(reinterpret_cast<const float*>(p) + kHalf * half);
+  }
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p) + half));
+}
+
+inline __m256i sum_words(__m256i words, int factor) {
+  return _mm256_madd_epi16(words, _mm256_set1_epi16(static_cast<int16_t>(factor)));
+}
+
+// Exact dot products of one block with T rows of activations (k bytes apart), stored codes.
+template <int T>
+inline void nibble_dots(const uint8_t* payload, const int8_t* a, size_t k, __m256i (*dot)[2]) {
+  const __m256i low_bits = _mm256_set1_epi8(0x0F);
+  __m256i sum[T][2];
+  for (int j = 0; j < kQuads / 2; ++j) {
+    const __m256i both0 = load_bytes(payload + 64 * j);
+    const __m256i both1 = load_bytes(payload + 64 * j + 32);
+    const __m256i low0 = _mm256_and_si256(both0, low_bits);
+    const __m256i low1 = _mm256_and_si256(both1, low_bits);
+    const __m256i high0 = _mm256_and_si256(_mm256_srli_epi16(both0, 4), low_bits);
+    const __m256i high1 = _mm256_and_si256(_mm256_srli_epi16(both1, 4), low_bits);
+#pragma GCC unroll 4
+    for (int i = 0; i < T; ++i) {
+      const __m256i a_low = broadcast4(a + i * k + 4 * j);
+      const __m256i a_high = broadcast4(a + i * k + 16 + 4 * j);
+      const __m256i p0 = _mm256_maddubs_epi16(low0, a_low);
+      const __m256i p1 = _mm256_maddubs_epi16(low1, a_low);
+      sum[i][0] = j == 0 ? p0 : _mm256_add_epi16(sum[i][0], p0);
+      sum[i][1] = j == 0 ? p1 : _mm256_add_epi16(sum[i][1], p1);
+      sum[i][0] = _mm256_add_epi16(sum[i][0], _mm256_maddubs_epi16(high0, a_high));
+      sum[i][1] = _mm256_add_epi16(sum[i][1], _mm256_maddubs_epi16(high1, a_high));
+    }
+  }
+  for (int i = 0; i < T; ++i) {
+    for (int h = 0; h < 2; ++h) dot[i][h] = sum_words(sum[i][h], 1);
+  }
+}
+
+// A byte is 16 * its high nibble + its low one; each is summed on its own. Half a panel at a time.
+template <int T>
+inline void byte_dots(const uint8_t* payload, const int8_t* a, size_t k, __m256i (*dot)[2]) {
+  const __m256i low_bits = _mm256_set1_epi8(0x0F);
+  for (int h = 0; h < 2; ++h) {
+    __m256i low_sum[T], high_sum[T];
+#pragma GCC unroll 8
+    for (int j = 0; j < kQuads; ++j) {
+      const __m256i w = load_bytes(payload + 64 * j + 32 * h);
+      const __m256i low = _mm256_and_si256(w, low_bits);
+      const __m256i high = _mm256_and_si256(_mm256_srli_epi16(w, 4), low_bits);
+#pragma GCC unroll 4
+      for (int i = 0; i < T; ++i) {
+        const __m256i x = broadcast4(a + i * k + 4 * j);
+        const __m256i p = _mm256_maddubs_epi16(low, x);
+        const __m256i q = _mm256_maddubs_epi16(high, x);
+        low_sum[i] = j == 0 ? p : _mm256_add_epi16(low_sum[i], p);
+        high_sum[i] = j == 0 ? q : _mm256_add_epi16(high_sum[i], q);
+      }
+    }
+    for (int i = 0; i < T; ++i) {
+      dot[i][h] = _mm256_add_epi32(sum_words(low_sum[i], 1), sum_words(high_sum[i], 16));
+    }
+  }
+}
+
+template <Layout L, ScaleType S, int T>
+void int8_tile(const TileArgs& t) {
+  constexpr bool kNibbles = L == Layout::kQ4 || L == Layout::kQ4M;
+  constexpr bool kMin = L == Layout::kQ4M || L == Layout::kQ8M;
+  constexpr int kZeroShift = L == Layout::kQ4 ? 3 : 7;  // zero points 8 and 128
+  constexpr size_t kPayload = kNibbles ? 256 : 512;
+  constexpr size_t kScaleBytes = kLanes * (S == ScaleType::kF16 ? 2 : 4);
+  constexpr size_t kBlock = kPayload + kScaleBytes * (kMin ? 2 : 1);
+  const size_t k = static_cast<size_t>(t.acts->k);
+  const size_t blocks = k / kQuantGroup;
+  const size_t first = static_cast<size_t>(t.row) * blocks;
+  const int8_t* a = t.acts->q + static_cast<size_t>(t.row) * k;
+  const uint8_t* panel = t.panel;
+  __m256 acc[T][2];
+  for (int i = 0; i < T; ++i) acc[i][0] = acc[i][1] = _mm256_setzero_ps();
+  for (size_t b = 0; b < blocks; ++b, panel += kBlock, a += kQuantGroup) {
+    __m256i dot[T][2];
+    if (kNibbles) {
+      nibble_dots<T>(panel, a, k, dot);
+    } else {
+      byte_dots<T>(panel, a, k, dot);
+    }
+    for (int h = 0; h < 2; ++h) {
+      const __m256 d = load_scales<S>(panel + kPayload, h);
+      const __m256 min = kMin ? load_scales<S>(panel + kPayload + kScaleBytes, h) : d;
+#pragma GCC unroll 4
+      for (int i = 0; i < T; ++i) {
+        const size_t at = first + i * blocks + b;
+        __m256i exact = dot[i][h];
+        if (!kMin) {
+          const __m256i isum = _mm256_set1_epi32(t.acts->isum[at]);
+          exact = _mm256_sub_epi32(exact, _mm256_slli_epi32(isum, kZeroShift));
+        }
+        const __m256 s = _mm256_mul_ps(d, _mm256_set1_ps(t.acts->scale[at]));
+        acc[i][h] = _mm256_fmadd_ps(s, _mm256_cvtepi32_ps(exact), acc[i][h]);
+        if (kMin) {
+          acc[i][h] = _mm256_fmadd_ps(min, _mm256_set1_ps(t.acts->fsum[at]), acc[i][h]);
+        }
+      }
+    }
+  }
+  for (int i = 0; i < T; ++i) {
+    for (int h = 0; h < 2; ++h) _mm256_storeu_ps(t.out + i * t.ldo + kHalf * h, acc[i][h]);
+  }
+}
+
+template <Layout L, ScaleType S>
+TileFn int8_tile_for(int rows) {
+  static constexpr TileFn table[] = {int8_tile<L, S, 1>, int8_tile<L, S, 2>, int8_tile<L, S, 3>,
+                                     int8_tile<L, S, 4>};
+  return table[rows - 1];
+}
+
+TileFn int8_tile_of(const PackedMatrix& w, int rows) {
+  const bool half = w.scale == ScaleType::kF16;
+  switch (w.layout) {
+    case Layout::kQ4:
+      return int8_tile_for<Layout::kQ4, ScaleType::kF16>(rows);
+    case Layout::kQ4M:
+      return half ? int8_tile_for<Layout::kQ4M, ScaleType::kF16>(rows)
+                  : int8_tile_for<Layout::kQ4M, ScaleType::kF32>(rows);
+    case Layout::kQ8:
+      return int8_tile_for<Layout::kQ8, ScaleType::kF16>(rows);
+    default:
+      return half ? int8_tile_for<Layout::kQ8M, ScaleType::kF16>(rows)
+                  : int8_tile_for<Layout::kQ8M, ScaleType::kF32>(rows);
+  }
+}
+
+// Float tiles: Op::step(acc, w, a) adds one 32-byte vector of weights (one column of 8 rows, or a
+// column pair) times one 4-byte activation. P panels run side by side to hide the latency of a
+// lone multiply-add.
+template <class Op, int P, int T>
+void float_tile(const TileArgs& t) {
+  const int k = t.acts->k;
+  const int steps = k / Op::kColumns;
+  const size_t stride = t.matrix->panel_stride;
+  const size_t lda = static_cast<size_t>(k) * (4 / Op::kColumns);
+  const uint8_t* a0 = Op::rows(*t.acts) + static_cast<size_t>(t.row) * lda;
+  __m256 acc[P][T][2];
+  for (int p = 0; p < P; ++p) {
+    for (int i = 0; i < T; ++i) acc[p][i][0] = acc[p][i][1] = _mm256_setzero_ps();
+  }
+  for (int s = 0; s < steps; ++s) {
+    const uint8_t* a = a0 + 4 * static_cast<size_t>(s);
+    for (int p = 0; p < P; ++p) {
+      const __m256i w0 = load_bytes(t.panel + p * stride + 64 * s);
+      const __m256i w1 = load_bytes(t.panel + p * stride + 64 * s + 32);
+      for (int i = 0; i < T; ++i) {
+        const __m256i x = broadcast4(a + i * lda);
+        acc[p][i][0] = Op::step(acc[p][i][0], w0, x);
+        acc[p][i][1] = Op::step(acc[p][i][1], w1, x);
+      }
+    }
+  }
+  for (int p = 0; p < P; ++p) {
+    for (int i = 0; i < T; ++i) {
+      float* out = t.out + i * t.ldo + p * kLanes;
+      _mm256_storeu_ps(out, acc[p][i][0]);
+      _mm256_storeu_ps(out + kHalf, acc[p][i][1]);
+    }
+  }
+}
+
+struct F32Op {
+  static constexpr int kColumns = 1;
+  static const uint8_t* rows(const ActRows& a) { return reinterpret_cast<const uint8_t*>(a.f32); }
+  static __m256 step(__m256 acc, __m256i w, __m256i x) {
+    return _mm256_fmadd_ps(_mm256_castsi256_ps(w), _mm256_castsi256_ps(x), acc);
+  }
+};
+
+// Widened: the same two fused steps as the generic code.
+struct Bf16Op {
+  static constexpr int kColumns = 2;
+  static const uint8_t* rows(const ActRows& a) { return reinterpret_cast<const uint8_t*>(a.bf16); }
+  static __m256 step(__m256 acc, __m256i w, __m256i x) {
+    const __m256i high = _mm256_set1_epi32(static_cast<int>(0xFFFF0000u));
+    const __m256 w0 = _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
+    const __m256 x0 = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+    const __m256 w1 = _mm256_castsi256_ps(_mm256_and_si256(w, high));
+    const __m256 x1 = _mm256_castsi256_ps(_mm256_and_si256(x, high));
+    return _mm256_fmadd_ps(w1, x1, _mm256_fmadd_ps(w0, x0, acc));
+  }
+};
+
+// Rows of a float tile: 4 panels x 1 row, 2 x 2 or 1 x 4: 8 accumulators.
+template <class Op>
+TileFn float_tile_of(int panels, int rows) {
+  if (panels == 4) return float_tile<Op, 4, 1>;
+  if (panels == 2) return rows == 1 ? float_tile<Op, 2, 1> : float_tile<Op, 2, 2>;
+  static constexpr TileFn table[] = {float_tile<Op, 1, 1>, float_tile<Op, 1, 2>,
+                                     float_tile<Op, 1, 3>, float_tile<Op, 1, 4>};
+  return table[rows - 1];
+}
+
+// Panels side by side for tiles of `step` rows, `left` panels to go.
+int panels_at_once(int step, int left) {
+  if (step == 1 && left >= 4) return 4;
+  return step <= 2 && left >= 2 ? 2 : 1;
+}
+
+TileFn tile_function(const PackedMatrix& w, int panels, int rows) {
+  if (w.layout == Layout::kF32) return float_tile_of<F32Op>(panels, rows);
+  if (w.layout == Layout::kBF16) return float_tile_of<Bf16Op>(panels, rows);
+  return int8_tile_of(w, rows);
+}
+
+void tile(const PackedMatrix& w, int panel, int panels, const ActRows& acts, int row0, int m,
+          float* out, int64_t ldo) {
+  const bool floats = w.layout == Layout::kF32 || w.layout == Layout::kBF16;
+  // An even split: 5 rows run as 3 + 2, not as 4 + 1.
+  const int tiles = (m + kTokens - 1) / kTokens;
+  const int step = (m + tiles - 1) / tiles;
+  for (int p = 0; p < panels;) {
+    const int wide = floats ? panels_at_once(step, panels - p) : 1;
+    for (int i = 0; i < m; i += step) {
+      const int rows = m - i < step ? m - i : step;
+      const TileArgs args = {&w, w.data + static_cast<size_t>(panel + p) * w.panel_stride, &acts,
+                             row0 + i, out + i * ldo + p * kLanes, ldo};
+      tile_function(w, wide, rows)(args);
+    }
+    p += wide;
+  }
+}
+
+}  // namespace
+
+const LinearKernels* linear_avx2() {
+  static const LinearKernels table = {"avx2", tile};
+  return cpu_has_avx2() ? &table : nullptr;
+}
+
+}  // namespace octavo
