@@ -20,7 +20,7 @@ class ModelSection:
     max_model_len: int
     backend: BackendName = "cpu"
     num_threads: int = 1
-    seed: int | None = None  # default seed of requests that give none; None draws one a request
+    seed: int | None = None  # from it come the seeds of requests that give none; None: random
 
 
 @dataclasses.dataclass(slots=True, frozen=True)

@@ -56,7 +56,8 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--num-threads", type=count, metavar="N",
                        help="compute threads (default: physical cores this process may use)")
     group.add_argument("--seed", type=int, metavar="N",
-                       help="for requests that give none (default: a random one for each)")
+                       help="requests that give none get seeds derived from it, in order "
+                            "(default: a random one for each)")
     group.add_argument("--chat-template", metavar="FILE",
                        help="a Jinja file, instead of the model's own template")
 

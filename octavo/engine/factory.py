@@ -70,6 +70,7 @@ def load_front_end(config: EngineConfig, *, chat_template: str | None = None) ->
     """Tokenizer, chat template and shape of the config's model."""
     with open_model(config.model.path) as model_file:
         tokenizer = load_tokenizer(model_file)
+        tokenizer.limit_text(config.model.max_model_len)
         template = load_chat_template(model_file, tokenizer, path=chat_template)
         model = model_file.config
     eos = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *model.eos_token_ids)))

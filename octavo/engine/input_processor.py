@@ -5,6 +5,7 @@ engine's limits; knows neither scheduling nor HTTP.
 """
 
 import dataclasses
+import hashlib
 import itertools
 import operator
 import secrets
@@ -66,6 +67,7 @@ class InputProcessor:
         self._eos_token_ids = [i for i in dict.fromkeys(eos_token_ids)
                                if 0 <= i < limits.vocab_size]
         self._serials = itertools.count(1)
+        self._seed_serials = itertools.count()
         self._grammars = GrammarChecker()
 
     def process(self, request_id: str, prompt: Prompt, params: SamplingParams, *,
@@ -96,12 +98,20 @@ class InputProcessor:
             self._grammars.check(params.structured_outputs)
         seed = params.seed
         if seed is None:
-            seed = self._limits.default_seed
-        if seed is None:
-            seed = secrets.randbits(63)
+            seed = self._draw_seed()
         core = self._fan_out(request_id, ids, params, seed=seed, max_tokens=max_tokens,
                              priority=priority)
         return PreparedRequest(request_id, text, ids, params, seed, core)
+
+    def _draw_seed(self) -> int:
+        """A seed for a request that gives none: random, or the next of the engine's own seed.
+
+        Below 2**53, so that every JSON reader holds it exactly.
+        """
+        if self._limits.default_seed is None:
+            return secrets.randbits(53)
+        key = f"{self._limits.default_seed}/{next(self._seed_serials)}".encode()
+        return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 11
 
     def close(self) -> None:
         """Ends the helper processes, if there are any. Idempotent."""
@@ -119,7 +129,8 @@ class InputProcessor:
             ids = self._checked_prompt_ids(prompt)
         if ids is None:
             assert text is not None
-            ids = self._tokenizer.encode(text)
+            # raw text: control tokens written in it are meant (chat prompts come as ids)
+            ids = self._tokenizer.encode(text, parse_special=True)
         if not ids:
             raise InvalidRequestError("the prompt is empty: give at least one token",
                                       param="prompt")

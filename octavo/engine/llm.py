@@ -37,7 +37,7 @@ class LLM:
         kv_cache_memory_bytes, num_blocks: size of the KV cache, one or the other.
         block_size: tokens of a KV block, a multiple of 16.
         backend: "auto", "cpu" or "reference".
-        seed: for requests that give none; None draws one for each.
+        seed: requests that give none get seeds derived from it, in order; None: random ones.
         chat_template: path of a Jinja file, instead of the model's own.
         scheduling_policy: "fcfs" or "priority".
 

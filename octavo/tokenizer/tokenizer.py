@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import tokenizers
 
-from octavo.errors import InvalidRequestError, UnsupportedModelError
+from octavo.errors import ContextLengthError, InvalidRequestError, UnsupportedModelError
 
 _SPACE_MARK = "▁"  # how SentencePiece-style vocabularies write a space
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -69,6 +69,9 @@ class Tokenizer:
         unknown_id = None if unknown is None else inner.token_to_id(unknown)
         self._unforgeable_ids = self.special_ids - {unknown_id}
 
+        self._max_tokens: int | None = None  # of one text, see limit_text
+        self._longest_token: int | None = None  # characters
+
         self._bytes: list[bytes | None] = [None] * self.vocab_size
         self._text: list[str | None] = [None] * self.vocab_size
 
@@ -78,6 +81,29 @@ class Tokenizer:
         return self.bos_token_id is not None and self.bos_token_id in self._prefix_ids
 
     # --- text to ids ---
+
+    def limit_text(self, max_tokens: int) -> None:
+        """From now on a text that surely has more than max_tokens tokens is refused unread.
+
+        Tokenizing costs time and hundreds of bytes a token, so a server must not do it for a
+        prompt that cannot run anyway.
+        """
+        self._max_tokens = max_tokens
+
+    def _check_length(self, num_chars: int) -> None:
+        if self._max_tokens is None or num_chars <= self._max_tokens:
+            return
+        if self._longest_token is None:
+            # A vocabulary entry spells at least one character of text a character. A normalizer
+            # may join characters before (NFC: up to 3 code points in one), hence the factor.
+            shrink = 1 if self._inner.normalizer is None and not self._strips else 4
+            self._longest_token = shrink * max(map(len, self._inner.get_vocab()))
+        most = self._max_tokens * self._longest_token
+        if num_chars > most:
+            raise ContextLengthError(
+                f"the text has {num_chars} characters; {self._max_tokens} tokens of context hold "
+                f"at most {most}: shorten it"
+            )
 
     def encode(
         self, text: str, *, add_special_tokens: bool = True, parse_special: bool = False
@@ -91,6 +117,7 @@ class Tokenizer:
 
         Raises:
             InvalidRequestError: the text holds a lone surrogate.
+            ContextLengthError: it is too long to be read, see `limit_text`.
         """
         return self.encode_batch(
             [text], add_special_tokens=add_special_tokens, parse_special=parse_special
@@ -104,6 +131,9 @@ class Tokenizer:
         parse_special: bool = False,
     ) -> list[list[int]]:
         """`encode` for many texts, on all cores."""
+        for text in texts:
+            if isinstance(text, str):
+                self._check_length(len(text))
         try:
             encodings = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
         except (TypeError, UnicodeError):
@@ -125,7 +155,10 @@ class Tokenizer:
 
         Text pieces never yield control tokens. When the joined text has no other control token
         than the marked ones, the result is exactly `encode(joined, parse_special=True)`.
+
+        Raises InvalidRequestError, and ContextLengthError as `limit_text` says.
         """
+        self._check_length(sum(len(piece) for _, piece in pieces))
         try:
             encoding = self._inner.encode(
                 "".join(piece for _, piece in pieces), add_special_tokens=False

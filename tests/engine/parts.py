@@ -64,10 +64,12 @@ def parts_of(tokenizer: Tokenizer) -> FrontEndParts:
 
 
 def input_processor(tokenizer: Tokenizer, *, max_model_len: int = 256,
-                    max_kv_tokens: int = 1024) -> InputProcessor:
+                    max_kv_tokens: int = 1024,
+                    default_seed: int | None = None) -> InputProcessor:
     return InputProcessor(
         tokenizer,
-        InputLimits(max_model_len=max_model_len, max_kv_tokens=max_kv_tokens, vocab_size=VOCAB),
+        InputLimits(max_model_len=max_model_len, max_kv_tokens=max_kv_tokens, vocab_size=VOCAB,
+                    default_seed=default_seed),
         eos_token_ids=(EOS,))
 
 

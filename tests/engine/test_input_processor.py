@@ -121,3 +121,22 @@ def test_params_changed_after_construction_are_checked() -> None:
     assert prepared.params.stop is None
     with pytest.raises(InvalidRequestError, match="priority"):
         INPUTS.process("r", "a", params, priority=10**12)
+
+
+def test_seeds_of_requests_that_give_none() -> None:
+    def seeds(default: int | None) -> list[int]:
+        inputs = input_processor(byte_tokenizer(), max_model_len=32, default_seed=default)
+        return [inputs.process("r", "a", SamplingParams()).seed for _ in range(3)]
+
+    assert seeds(5) == seeds(5) != seeds(6)
+    assert seeds(None) != seeds(None)
+    for found in (seeds(5), seeds(None)):
+        assert len(set(found)) == 3 and max(found) < 2**53
+
+
+def test_raw_text_may_name_control_tokens() -> None:
+    tokenizer = byte_tokenizer()
+    name, token_id = next(iter(tokenizer.control_tokens.items()))
+    inputs = input_processor(tokenizer, max_model_len=32)
+    assert inputs.process("r", f"a{name}", SamplingParams()).prompt_token_ids == [
+        ord("a"), token_id]

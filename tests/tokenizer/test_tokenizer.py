@@ -11,7 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
-from octavo.errors import InvalidRequestError, ModelLoadError, UnsupportedModelError
+from octavo.errors import (
+    ContextLengthError,
+    InvalidRequestError,
+    ModelLoadError,
+    UnsupportedModelError,
+)
 from octavo.tokenizer.loading import load_chat_template, load_tokenizer
 from octavo.tokenizer.tokenizer import Tokenizer
 from tests.tokenizer.conftest import byte_level_inner
@@ -95,6 +100,18 @@ def test_a_lone_surrogate_is_refused(smollm: Tokenizer) -> None:
     for parse in (False, True):
         with pytest.raises(InvalidRequestError, match="surrogate"):
             smollm.encode("a\ud800", parse_special=parse)
+
+
+def test_a_text_that_cannot_fit_is_refused_unread(gguf_metadata: dict[str, Any]) -> None:
+    tokenizer = load_tokenizer(SimpleNamespace(
+        format="gguf", metadata=gguf_metadata, tokenizer_dir=None,
+        config=SimpleNamespace(eos_token_ids=(2,), bos_token_id=1)))
+    longest = max(map(len, tokenizer._inner.get_vocab()))
+    tokenizer.limit_text(10)
+    assert len(tokenizer.encode("a" * 10 * longest)) > 10  # may be too long, but was read
+    for encode in (tokenizer.encode, lambda text: tokenizer.encode_pieces([(False, text)])):
+        with pytest.raises(ContextLengthError, match=f"{10 * longest + 1} characters; 10 tokens"):
+            encode("a" * (10 * longest + 1))
 
 
 def test_bos_and_eos_around_a_text(gguf_metadata: dict[str, Any]) -> None:
