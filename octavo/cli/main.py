@@ -8,9 +8,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from octavo.cli import chat, collect_env, generate, info, pull, serve
+from octavo.cli import bench, chat, collect_env, generate, info, pull, serve
 
-_COMMANDS = (serve, chat, generate, pull, info, collect_env)
+_COMMANDS = (serve, chat, generate, pull, info, bench, collect_env)
 _INTERRUPTED = 130
 
 
