@@ -1,5 +1,6 @@
 // The module's entry. Compiled for the baseline ISA, as everything that runs before the CPU check.
 #include "bindings.h"
+#include "bindings_probe.h"
 #include "cpu_isa.h"
 #include "kernel_bindings.h"
 
@@ -12,5 +13,6 @@ NB_MODULE(_native, m) {
   m.def("has_avx512bf16", &octavo::cpu_has_avx512bf16, "has_avx512() and the BF16 instructions");
   octavo::python::bind_model(m);
   octavo::python::bind_linear(m);
+  octavo::python::bind_probe(m);
   bind_kernels(m);
 }
