@@ -15,12 +15,17 @@ import numpy as np
 import pytest
 
 from octavo import LLM, SamplingParams
+from octavo.config import EngineConfig
 from octavo.core.messages import SchedulerStats
+from octavo.engine import factory
 from octavo.engine.outputs import RequestOutput, TokenLogprobDict
+from octavo.grammar.backend import GrammarBackend
 
 VOCAB = 49152
 SHARED_PREFIX = 96  # tokens: six whole blocks
 MAX_TOKENS = 14
+RECORD = {"type": "object", "properties": {"word": {"type": "string"}, "n": {"type": "integer"}},
+          "required": ["word", "n"], "additionalProperties": False}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +45,7 @@ class Observed:
     stats: SchedulerStats = dataclasses.field(default_factory=SchedulerStats)
     max_running: int = 0
     other_thread_ticks: int = 0  # of another Python thread, counted inside native calls only
+    grammar_rows: int = 0  # rows drawn under a grammar's mask
 
     def prompts_longer_than(self, tokens: int) -> int:
         return sum(len(c.token_ids) > tokens for c in self.cases)
@@ -51,7 +57,8 @@ class Observed:
 
 
 def sampling_mix(index: int) -> SamplingParams:
-    """Greedy, sampled, filtered, penalized, biased, banned and masked requests in turn."""
+    """Greedy, sampled, filtered, penalized, biased, banned, masked and structured requests in
+    turn."""
     kinds: list[dict[str, Any]] = [
         {"temperature": 0.0},
         {"temperature": 0.8, "top_p": 0.95},
@@ -61,6 +68,9 @@ def sampling_mix(index: int) -> SamplingParams:
         {"temperature": 1.2, "bad_words": ["the", "and a"], "min_tokens": 6, "ignore_eos": False},
         {"temperature": 1.0, "allowed_token_ids": list(range(500, 4000, 7))},
         {"temperature": 1.5, "top_k": 200, "top_p": 0.8, "min_p": 0.01},
+        {"temperature": 1.0, "structured_outputs": {"json": RECORD}},
+        {"temperature": 1.0, "repetition_penalty": 1.2, "logit_bias": {260: 3.0},
+         "structured_outputs": {"regex": "[a-z ]{3,40}[.]( [0-9]+)*"}},
     ]
     options: dict[str, Any] = {"ignore_eos": True} | kinds[index % len(kinds)]
     if index % 9 == 8:
@@ -157,6 +167,7 @@ def run(llm: LLM, cases: Sequence[Case], observed: Observed, *, hook: Hook | Non
             hook(core._scheduler, steps)
         outputs = step()
         observed.max_running = max(observed.max_running, outputs.stats.num_running)
+        observed.grammar_rows += len(runner._states.grammar_masks)
         return outputs
 
     with NativeWatch(model, observed) as watch:
@@ -252,6 +263,21 @@ def make_baseline(path: Path, count: int) -> Baseline:
     return Baseline(cases, alone)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_grammar_backend() -> Iterator[None]:
+    """Loaded once, not by each engine: it takes longer than the rows do."""
+    load, loaded = factory._load_grammar_backend, []
+
+    def load_once(config: EngineConfig) -> GrammarBackend:
+        if not loaded:
+            loaded.append(load(config))
+        return loaded[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(factory, "_load_grammar_backend", load_once)
+        yield
+
+
 @pytest.fixture(scope="module")
 def baseline(model_path: Path) -> Iterator[Baseline]:
     yield make_baseline(model_path, 24)
@@ -285,6 +311,8 @@ def check(row: Row, base: Baseline, path: Path, monkeypatch: pytest.MonkeyPatch)
     assert stats.num_native_calls == stats.num_steps, "more than one native call a step"
     assert stats.num_free_blocks == stats.num_blocks
     assert row.proof(observed), f"{row.name} proves nothing: {observed.max_running=} {stats}"
+    if any(c.params.structured_outputs is not None for c in cases):
+        assert observed.grammar_rows > 0
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -309,3 +337,4 @@ def test_the_mix_is_mixed() -> None:
     assert any(c.params.greedy for c in cases) and any(c.params.n > 1 for c in cases)
     assert sum(c.shares_prefix for c in cases) == 6
     assert any(c.params.prompt_logprobs is not None for c in cases)
+    assert sum(c.params.structured_outputs is not None for c in cases) >= 4
