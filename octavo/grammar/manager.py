@@ -10,6 +10,7 @@ Knows a backend through the seam; knows neither scheduler nor worker.
 import collections
 import concurrent.futures
 import dataclasses
+import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
@@ -20,6 +21,8 @@ from octavo.core.step import ModelRunnerOutput, SchedulerOutput
 from octavo.core.structured_outputs import StructuredOutputs
 from octavo.errors import InvalidRequestError, OctavoError
 from octavo.grammar.backend import GrammarBackend, GrammarMatcher, MaskRow, MatcherState
+
+logger = logging.getLogger(__name__)
 
 _Key = tuple[str, str, str]
 _CACHE_SIZE = 128  # compiled grammars; each takes some hundred KiB before it is used
@@ -181,6 +184,7 @@ class GrammarManager:
                 del self._compiled[spec.key]  # the cache holds what can be used
             if isinstance(error, OctavoError):
                 return error
+            logger.error("a grammar could not be compiled", exc_info=error)
             return spec.error(f"the grammar cannot be compiled ({type(error).__name__})")
         compiled = future.result()
         running = _Running(spec, compiled.matcher.copy(), compiled.first_mask,

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,6 +128,31 @@ def test_refused_with_its_name(backend: LLGuidanceBackend, fields: dict[str, Any
     assert refused.value.param == "structured_outputs"
     # the check before a request is accepted says the same
     assert refusal(spec) == refused.value.message.removeprefix("structured_outputs: ")
+
+
+def test_the_documented_refusals_are_the_refusals() -> None:
+    """Every keyword of the guide's list is refused, and no other of these."""
+    text = (Path(__file__).parents[2] / "docs" / "STRUCTURED_OUTPUT.md").read_text()
+    line = next(line for line in text.splitlines() if line.startswith("- Keywords:"))
+    documented = set(re.findall("`([^`]+)`", line))
+    values: dict[str, Any] = {
+        "minContains": 1, "maxContains": 1, "uniqueItems": True, "unevaluatedItems": False,
+        "unevaluatedProperties": False, "dependentRequired": {"a": ["b"]},
+        "dependencies": {"a": ["b"]}, "$dynamicRef": "#a", "$dynamicAnchor": "a",
+        "$recursiveRef": "#", "dependentSchemas": {"a": {}}, "type": "string", "items": {},
+        "prefixItems": [{}], "minItems": 1, "maxItems": 2, "properties": {"a": {}},
+        "required": ["a"], "additionalProperties": False, "patternProperties": {"^a": {}},
+        "minProperties": 1, "maxProperties": 2, "allOf": [{}], "anyOf": [{}], "enum": [1],
+        "const": 1, "minimum": 1, "maximum": 2, "exclusiveMinimum": 1, "exclusiveMaximum": 4,
+        "multipleOf": 2, "minLength": 1, "maxLength": 2, "pattern": "a", "format": "date",
+        "$ref": "#", "$defs": {}, "title": "x", "description": "x", "default": 1,
+        "oneOf": [{"type": "string"}, {"type": "null"}],
+    }
+    for keyword in documented - set(values):
+        values[keyword] = {}
+    refused = {keyword for keyword, value in values.items()
+               if refusal(StructuredOutputs(json={keyword: value})) is not None}
+    assert refused == documented
 
 
 def test_a_grammar_that_grows_too_complex_fails_alone(backend: LLGuidanceBackend) -> None:
