@@ -201,9 +201,12 @@ class AsyncLLM:
 
     async def add_request(self, prompt: Prompt, sampling_params: SamplingParams,
                           request_id: str, *, priority: int = 0, output_kind: OutputKind = "delta",
-                          strict_max_tokens: bool = True) -> "OutputCollector":
+                          strict_max_tokens: bool = True, score_only: bool = False
+                          ) -> "OutputCollector":
         """Starts a request; raises what generate() raises at its first step.
 
+        score_only: the caller drops the token that is drawn (max_tokens is 1), and the prompt may
+        fill the context.
         For callers that must know before they answer. Who stops fetching must call abort().
         """
         self._check_alive()
@@ -216,7 +219,8 @@ class AsyncLLM:
 
         def process() -> Any:
             return self._inputs.process(request_id, prompt, sampling_params, priority=priority,
-                                        strict_max_tokens=strict_max_tokens)
+                                        strict_max_tokens=strict_max_tokens,
+                                        score_only=score_only)
 
         if has_grammar:
             loop = asyncio.get_running_loop()

@@ -71,11 +71,14 @@ class InputProcessor:
         self._grammars = GrammarChecker()
 
     def process(self, request_id: str, prompt: Prompt, params: SamplingParams, *,
-                priority: int = 0, strict_max_tokens: bool = False) -> PreparedRequest:
+                priority: int = 0, strict_max_tokens: bool = False,
+                score_only: bool = False) -> PreparedRequest:
         """Tokenizes, checks and fans out.
 
         strict_max_tokens: an explicit max_tokens beyond the context raises ContextLengthError;
-        otherwise it is cut to what fits. Raises InvalidRequestError and its subclasses. Blocks for
+        otherwise it is cut to what fits. score_only: the caller wants the prompt's logprobs and
+        drops the one token that is drawn behind them, so the prompt may fill the context and the
+        KV cache. Raises InvalidRequestError and its subclasses. Blocks for
         milliseconds, and for seconds in bad cases, where params.structured_outputs is given.
         """
         if not isinstance(params, SamplingParams):
@@ -91,8 +94,9 @@ class InputProcessor:
             params, cache_salt=params.cache_salt if salt is None else salt)
         text, ids = self.tokenize(prompt)
         self._check_ids(params)
-        ids = self._truncate(ids, params)
-        max_tokens = self._max_tokens(len(ids), params, strict=strict_max_tokens)
+        ids = self._truncate(ids, params, score_only=score_only)
+        max_tokens = self._max_tokens(len(ids), params, strict=strict_max_tokens,
+                                      score_only=score_only)
         self._check_logprobs(len(ids), max_tokens, params)
         if params.structured_outputs is not None:
             self._grammars.check(params.structured_outputs)
@@ -173,23 +177,27 @@ class InputProcessor:
             if ids is not None:
                 self._check_range(field, list(ids))
 
-    def _truncate(self, ids: list[int], params: SamplingParams) -> list[int]:
+    def _truncate(self, ids: list[int], params: SamplingParams, *,
+                  score_only: bool) -> list[int]:
         keep = params.truncate_prompt_tokens
         if keep is None:
             return ids
         if keep == -1:
             longest = min(self._limits.max_model_len, self._limits.max_kv_tokens)
-            keep = max(1, longest - (params.max_tokens or 1))
+            keep = max(1, longest - (0 if score_only else params.max_tokens or 1))
         return ids[-keep:]
 
-    def _max_tokens(self, num_prompt: int, params: SamplingParams, *, strict: bool) -> int:
+    def _max_tokens(self, num_prompt: int, params: SamplingParams, *, strict: bool,
+                    score_only: bool) -> int:
         longest = self._limits.max_model_len
-        rest = longest - num_prompt
+        # the token that is dropped is never computed: it needs no room
+        num_dropped = 1 if score_only else 0
+        rest = longest + num_dropped - num_prompt
         if rest < 1:
+            output = "" if score_only else " and at least one must be left for the output"
             raise ContextLengthError(
-                f"the prompt has {num_prompt} tokens, but the context length is {longest} tokens "
-                "and at least one must be left for the output: shorten the prompt",
-                param="prompt")
+                f"the prompt has {num_prompt} tokens, but the context length is {longest} tokens"
+                f"{output}: shorten the prompt", param="prompt")
         asked = params.max_tokens
         if asked is not None and asked > rest and strict:
             raise ContextLengthError(
@@ -197,10 +205,11 @@ class InputProcessor:
                 f"{num_prompt + asked}, but the context length is {longest} tokens: shorten the "
                 f"prompt or give max_tokens of at most {rest}", param="max_tokens")
         max_tokens = rest if asked is None else min(asked, rest)
-        if num_prompt + 1 > self._limits.max_kv_tokens:
+        if num_prompt + 1 - num_dropped > self._limits.max_kv_tokens:
+            output = "" if score_only else " and one is needed for the output"
             raise RequestTooLargeError(
                 f"the prompt has {num_prompt} tokens, but the KV cache holds "
-                f"{self._limits.max_kv_tokens}: shorten the prompt", param="prompt")
+                f"{self._limits.max_kv_tokens}{output}: shorten the prompt", param="prompt")
         if params.min_tokens > max_tokens:
             raise InvalidRequestError(
                 f"min_tokens is {params.min_tokens}: only {max_tokens} tokens fit behind a prompt "

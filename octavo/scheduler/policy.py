@@ -53,7 +53,8 @@ def preemption_victim(running: RunningList) -> Request:
 
 def final_num_kv_tokens(request: Request, max_model_len: int) -> int:
     """Most KV slots the request can ever fill: its last token is never computed."""
-    return min(request.num_prompt_tokens + request.max_tokens, max_model_len) - 1
+    longest = min(request.num_prompt_tokens + request.max_tokens, max_model_len) - 1
+    return max(longest, request.num_prompt_tokens)  # a prompt may fill the context
 
 
 def reserved_blocks(

@@ -192,17 +192,17 @@ class Scheduler:
             raise InvalidRequestError(
                 "the prompt is empty: give at least one token", param="prompt"
             )
-        if num_prompt_tokens >= self._config.max_model_len:
+        # A prompt may fill the context and the cache: the one token drawn behind it is never computed
+        if num_prompt_tokens > self._config.max_model_len:
             raise ContextLengthError(
-                f"the prompt has {num_prompt_tokens} tokens, which leaves no room for output in a "
-                f"context of {self._config.max_model_len}: shorten it",
+                f"the prompt has {num_prompt_tokens} tokens, but the context length is "
+                f"{self._config.max_model_len} tokens: shorten it",
                 param="prompt",
             )
-        if num_prompt_tokens + 1 > self._kv.capacity_tokens:
+        if num_prompt_tokens > self._kv.capacity_tokens:
             raise RequestTooLargeError(
                 f"the prompt has {num_prompt_tokens} tokens, but the whole KV cache holds "
-                f"{self._kv.capacity_tokens} and one is needed for output: shorten it, or start "
-                "the server with a bigger KV cache",
+                f"{self._kv.capacity_tokens}: shorten it, or start with a bigger KV cache",
                 param="prompt",
             )
         if parent is not None:

@@ -12,7 +12,7 @@ from starlette.types import Receive
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.async_llm import OutputCollector
 from octavo.engine.outputs import OutputKind, RequestOutput
-from octavo.errors import EngineDeadError
+from octavo.errors import EngineDeadError, InvalidRequestError
 from octavo.server.protocol.responses import PromptTokensDetails, Usage
 from octavo.server.state import ServerState
 
@@ -40,19 +40,34 @@ class Generation:
         self.num_cached_tokens = 0
 
     async def start(self, prompts: Sequence[Any], params: SamplingParams, *, priority: int,
-                    kind: OutputKind) -> None:
-        """Starts them all or none. Raises what AsyncLLM.add_request raises."""
+                    kind: OutputKind, strict_max_tokens: bool = True,
+                    score_only: bool = False) -> None:
+        """Starts them all or none. Raises what AsyncLLM.add_request raises, which also says what
+        strict_max_tokens and score_only are."""
+        self._check_number(len(prompts), params.n)
         try:
             for index, prompt in enumerate(prompts):
                 if index and index % _PROMPTS_A_TURN == 0:
                     await asyncio.sleep(0)
                 engine_id = self._state.engine_id(self._response_id)
                 collector = await self._state.llm.add_request(
-                    prompt, params, engine_id, priority=priority, output_kind=kind)
+                    prompt, params, engine_id, priority=priority, output_kind=kind,
+                    strict_max_tokens=strict_max_tokens, score_only=score_only)
                 self._requests.append((engine_id, collector))
         except BaseException:
             await self.close()
             raise
+
+    def _check_number(self, num_prompts: int, n: int) -> None:
+        """More than the queue holds can never run: no later try would help."""
+        limits = self._state.llm.config.scheduler
+        bound = limits.max_num_seqs + limits.max_num_waiting
+        if num_prompts * n > bound:
+            raise InvalidRequestError(
+                f"{num_prompts} prompts x n={n} are {num_prompts * n} sequences, but this server "
+                f"runs {limits.max_num_seqs} and queues {limits.max_num_waiting}, together "
+                f"{bound}: send fewer prompts at once or a smaller n",
+                param="prompt" if n == 1 else "n")
 
     async def close(self) -> None:
         """Aborts what has not finished. Idempotent."""

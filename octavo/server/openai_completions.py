@@ -44,7 +44,9 @@ def routes(state: ServerState) -> list[Route]:
         prompts = await _prompts(asked, state)
         await answer.generation.start(
             prompts, answer.params, priority=check_priority(asked, state),
-            kind="delta" if asked.stream else "final")
+            kind="delta" if asked.stream else "final",
+            # 16 is our default: nobody is told that it does not fit
+            strict_max_tokens=asked.max_tokens is not None, score_only=asked.max_tokens == 0)
         if asked.stream:
             return EventStream(answer.events(), on_leave=answer.generation.client_left)
         try:

@@ -42,7 +42,8 @@ class ServedEngine(Protocol):
     def get_default_sampling_params(self) -> SamplingParams: ...
     async def add_request(self, prompt: Any, sampling_params: SamplingParams, request_id: str, *,
                           priority: int = 0, output_kind: OutputKind = "delta",
-                          strict_max_tokens: bool = True) -> OutputCollector: ...
+                          strict_max_tokens: bool = True, score_only: bool = False
+                          ) -> OutputCollector: ...
     async def chat_prompt(self, messages: Any, *, add_generation_prompt: bool = True,
                           continue_final_message: bool = False, tools: Any = None,
                           chat_template_kwargs: Mapping[str, Any] | None = None

@@ -55,7 +55,9 @@ def lone_output(
         state = _mix(state, token_id)
     num_prompt = len(request.prompt_token_ids)
     output: list[int] = []
-    most = min(request.max_tokens, max_model_len - num_prompt, capacity_tokens + 1 - num_prompt)
+    # a prompt that fills the context has one token behind it, which is never computed
+    room = max(1, min(max_model_len, capacity_tokens + 1) - num_prompt)
+    most = min(request.max_tokens, room)
     stops = {*request.eos_token_ids, *(request.params.stop_token_ids or ())}
     while len(output) < most:
         token_id = _draw(

@@ -35,6 +35,20 @@ def test_context_length_has_the_numbers() -> None:
         INPUTS.process("r", [1] * 30, SamplingParams(max_tokens=3), strict_max_tokens=True)
 
 
+def test_a_prompt_that_is_only_scored_may_fill_the_context() -> None:
+    params = SamplingParams(max_tokens=1, prompt_logprobs=1)
+    prepared = INPUTS.process("r", [1] * 32, params, strict_max_tokens=True, score_only=True)
+    assert prepared.core_requests[0].max_tokens == 1
+    with pytest.raises(ContextLengthError, match=r"33 tokens.*32 tokens: shorten"):
+        INPUTS.process("r", [1] * 33, params, score_only=True)
+    small = input_processor(byte_tokenizer(), max_model_len=64, max_kv_tokens=16)
+    assert len(small.process("r", [1] * 16, params, score_only=True).prompt_token_ids) == 16
+    with pytest.raises(RequestTooLargeError, match=r"17 tokens.*holds 16: shorten"):
+        small.process("r", [1] * 17, params, score_only=True)
+    cut = SamplingParams(max_tokens=1, prompt_logprobs=1, truncate_prompt_tokens=-1)
+    assert len(INPUTS.process("r", [1] * 99, cut, score_only=True).prompt_token_ids) == 32
+
+
 def test_max_tokens_is_cut_or_filled() -> None:
     def resolved(max_tokens: int | None) -> int:
         prepared = INPUTS.process("r", [1] * 30, SamplingParams(max_tokens=max_tokens))

@@ -99,6 +99,15 @@ def test_priority_goes_first() -> None:
 # ---- admission
 
 
+@pytest.mark.parametrize("chunk", [7, 64])
+def test_a_prompt_may_fill_the_context_and_the_cache(chunk: int) -> None:
+    h = _harness(num_blocks=8, max_model_len=32, max_num_batched_tokens=chunk)
+    h.add(make_request("a", [1] * 20, max_tokens=9, eos=False))
+    h.add(make_request("b", [2] * 32, max_tokens=5, eos=False))
+    h.run()
+    assert (len(h.outputs["a"]), len(h.outputs["b"])) == (9, 1), "nothing fits behind b"
+
+
 def test_bad_requests_are_refused_with_the_numbers() -> None:
     h = _harness(num_blocks=8, max_model_len=40)
     h.add(make_request("a", [1]))
@@ -106,10 +115,10 @@ def test_bad_requests_are_refused_with_the_numbers() -> None:
         h.scheduler.add_request(make_request("a", [1]))
     with pytest.raises(InvalidRequestError, match="empty"):
         h.scheduler.add_request(make_request("b", []))
-    with pytest.raises(ContextLengthError, match=r"40 tokens.* context of 40"):
-        h.scheduler.add_request(make_request("b", [1] * 40))
-    with pytest.raises(RequestTooLargeError, match=r"32 tokens.* holds 32"):
-        h.scheduler.add_request(make_request("b", [1] * 32))
+    with pytest.raises(ContextLengthError, match=r"41 tokens.* is 40 tokens"):
+        h.scheduler.add_request(make_request("b", [1] * 41))
+    with pytest.raises(RequestTooLargeError, match=r"33 tokens.* holds 32"):
+        h.scheduler.add_request(make_request("b", [1] * 33))
     with pytest.raises(InvalidRequestError, match="fork_of is 'a'"):
         h.scheduler.add_request(make_request("b", [2], fork_of="a"))
     h.add(make_request("b", [1] * 31))

@@ -102,6 +102,26 @@ def test_max_tokens_zero_scores_and_generates_nothing(client: HttpClient) -> Non
         "prompt_tokens_details": {"cached_tokens": 0}}
 
 
+def test_a_prompt_that_fills_the_context_can_be_scored(client: HttpClient) -> None:
+    prompt = [97] * 512
+    for more in ({"logprobs": 1}, {}, {"logprobs": 1, "stream": True}, {"logprobs": 1, "n": 2}):
+        answer = client.complete(prompt, max_tokens=0, echo=True, **more)
+        assert answer.status == 200, answer.text
+    body = client.complete(prompt, max_tokens=0, echo=True, logprobs=1).json
+    assert len(body["choices"][0]["logprobs"]["token_logprobs"]) == 512
+    assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (512, 0)
+    for length, max_tokens in ((512, 1), (513, 0)):
+        refused = client.complete([97] * length, max_tokens=max_tokens, echo=True, logprobs=1)
+        assert (refused.status, refused.error()["code"]) == (400, "context_length_exceeded")
+
+
+def test_the_default_length_is_cut_to_the_room_left(client: HttpClient) -> None:
+    answer = client.complete([97] * 505)
+    assert answer.status == 200
+    assert answer.json["usage"]["completion_tokens"] == 7
+    assert client.complete([97] * 505, max_tokens=16).error()["param"] == "max_tokens"
+
+
 def test_completion_logprobs(client: HttpClient) -> None:
     none = client.complete("a", max_tokens=3).json["choices"][0]["logprobs"]
     assert none is None

@@ -167,6 +167,24 @@ def test_too_long_prompt_is_refused_before_the_stream(client: HttpClient) -> Non
         assert (answer.status, answer.error()["code"]) == (400, "context_length_exceeded")
 
 
+def test_more_sequences_than_ever_fit_are_refused_before_any_runs(client: HttpClient) -> None:
+    # 64 run and 4096 wait: 33 x 128 can never be taken, so no later try would help
+    finished = client.metric('octavo:request_success_total')
+    for fields in ({"prompt": ["a"] * 33, "n": 128}, {"prompt": ["a"] * 33, "n": 128,
+                                                      "stream": True}):
+        answer = client.post("/v1/completions", fields)
+        assert answer.status == 400
+        error = answer.error()
+        assert error["param"] == "n"
+        for part in ("33 prompts", "n=128", "4224", "64", "4096", "4160"):
+            assert part in error["message"]
+    assert client.metric('octavo:request_success_total') == finished
+    with serving(fake_async_llm(max_num_seqs=2, max_num_waiting=3)) as few:
+        answer = few.complete(["a"] * 6, max_tokens=1)
+        assert (answer.status, answer.error()["param"]) == (400, "prompt")
+        assert few.complete(["a"] * 3, max_tokens=1).status == 200
+
+
 def test_one_bad_prompt_of_a_list_starts_nothing(client: HttpClient) -> None:
     finished = client.metric('octavo:request_success_total')
     assert client.complete(["good", "x" * 1000]).status == 400
