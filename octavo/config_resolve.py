@@ -5,7 +5,8 @@ depends on something is decided here and nowhere else.
 """
 
 import dataclasses
-from typing import Literal
+import operator
+from typing import Any, Literal
 
 from octavo.config import (
     BackendName,
@@ -30,6 +31,13 @@ DEFAULT_MAX_NUM_SEQS = 64
 # one step of this many tokens takes about a second on two cores: other requests wait that long
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
 KV_TILE = 16  # tokens of a K tile; block_size is a multiple
+# a step of a million tokens takes minutes on any machine this runs on: nobody means more
+MAX_BATCHED_TOKENS = 1 << 20
+_COUNT_MAX = 2**31 - 1  # counts cross the wire and the native module in this type
+_COUNTS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_waiting",
+           "kv_cache_memory_bytes", "num_blocks", "block_size", "num_threads")
+_BOUND_BY_MEMORY = ("max_num_batched_tokens", "kv_cache_memory_bytes", "num_blocks")
+_SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill")
 
 
 @dataclasses.dataclass(slots=True, frozen=True, kw_only=True)
@@ -70,16 +78,21 @@ def resolve_config(args: EngineArgs, *, path: str, model: ModelConfig, machine: 
     path: the resolved model file. Raises ConfigError naming argument, value and fix.
     """
     lines: list[str] = []
-    _check_counts(args)
+    args = _checked(args)
     backend = _backend(args, machine, lines)
     threads = _threads(args, machine, lines)
     dtype = _kv_dtype(args)
     max_num_seqs = args.max_num_seqs or DEFAULT_MAX_NUM_SEQS
     wanted_len = _wanted_len(args, model)
-    num_blocks = _num_blocks(args, model, machine, dtype=dtype, max_num_seqs=max_num_seqs,
+    spec = KVCacheSpec(
+        num_layers=model.num_layers, num_kv_heads=model.num_kv_heads, head_dim=model.head_dim,
+        block_size=args.block_size, dtype=dtype,
+    )
+    num_blocks = _num_blocks(args, spec, machine, max_num_seqs=max_num_seqs,
                              max_model_len=wanted_len, lines=lines)
     max_model_len = _fit_len(args, wanted_len, num_blocks * args.block_size, lines)
     budget = _budget(args, max_model_len, max_num_seqs, lines)
+    _check_step_fits(args, model, machine.available_bytes - num_blocks * spec.bytes_per_block)
     config = EngineConfig(
         model=ModelSection(
             path=path, served_model_names=args.served_model_name or (args.model,),
@@ -101,30 +114,56 @@ def resolve_config(args: EngineArgs, *, path: str, model: ModelConfig, machine: 
 
 
 def _bad(name: str, value: object, fix: str) -> ConfigError:
-    return ConfigError(f"{name} is {value!r}: {fix}", param=name)
+    shown = repr(value)
+    if len(shown) > 80:
+        shown = shown[:77] + "..."
+    return ConfigError(f"{name} is {shown}: {fix}", param=name)
 
 
-def _check_counts(args: EngineArgs) -> None:
-    for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_waiting",
-                 "kv_cache_memory_bytes", "num_blocks", "block_size", "num_threads"):
-        value = getattr(args, name)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise _bad(name, value, "give a whole number of at least 1")
-    threshold = args.long_prefill_token_threshold
-    if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 0:
+def _checked(args: EngineArgs) -> EngineArgs:
+    """The arguments with their plain types, or a ConfigError that names the one that has none."""
+    for name in _SWITCHES:
+        if not isinstance(getattr(args, name), bool):
+            raise _bad(name, getattr(args, name), "give True or False")
+    plain: dict[str, Any] = {
+        name: _plain_count(name, getattr(args, name)) for name in _COUNTS
+        if getattr(args, name) is not None
+    }
+    threshold = _plain_int(args.long_prefill_token_threshold)
+    if threshold is None or not 0 <= threshold <= _COUNT_MAX:
         raise _bad("long_prefill_token_threshold", args.long_prefill_token_threshold,
-                   "give 0 (off) or a positive count")
-    if args.block_size < KV_TILE or args.block_size % KV_TILE:
+                   f"give 0 (off) or a positive count of at most {_COUNT_MAX}")
+    block_size = plain.get("block_size", 0)  # it has a default: None is refused
+    if block_size < KV_TILE or block_size % KV_TILE:
         raise _bad("block_size", args.block_size, f"give a multiple of {KV_TILE}")
     if args.kv_cache_memory_bytes is not None and args.num_blocks is not None:
         raise _bad("num_blocks", args.num_blocks,
                    "give either this or kv_cache_memory_bytes, not both")
-    seed = args.seed
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)
-                             or not 0 <= seed < 1 << 64):
+    if "max_num_waiting" not in plain:
+        raise _bad("max_num_waiting", None, "give a whole number of at least 1")
+    seed = None if args.seed is None else _plain_int(args.seed)
+    if args.seed is not None and (seed is None or not 0 <= seed < 1 << 64):
         raise _bad("seed", args.seed, "give 0 to 2**64 - 1")
+    return dataclasses.replace(args, long_prefill_token_threshold=threshold, seed=seed, **plain)
+
+
+def _plain_count(name: str, value: object) -> int:
+    plain = _plain_int(value)
+    if plain is None or plain < 1:
+        raise _bad(name, value, "give a whole number of at least 1")
+    if plain > _COUNT_MAX and name not in _BOUND_BY_MEMORY:
+        raise _bad(name, value, f"give at most {_COUNT_MAX}")
+    return plain
+
+
+def _plain_int(value: object) -> int | None:
+    """A whole number of any integer type; None for anything else."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 def _backend(args: EngineArgs, machine: MachineFacts, lines: list[str]) -> BackendName:
@@ -190,40 +229,73 @@ def _wanted_len(args: EngineArgs, model: ModelConfig) -> int:
     return args.max_model_len
 
 
-def _num_blocks(args: EngineArgs, model: ModelConfig, machine: MachineFacts, *,
-                dtype: KVCacheDtype, max_num_seqs: int, max_model_len: int,
-                lines: list[str]) -> int:
-    spec = KVCacheSpec(
-        num_layers=model.num_layers, num_kv_heads=model.num_kv_heads, head_dim=model.head_dim,
-        block_size=args.block_size, dtype=dtype,
-    )
+def _num_blocks(args: EngineArgs, spec: KVCacheSpec, machine: MachineFacts, *,
+                max_num_seqs: int, max_model_len: int, lines: list[str]) -> int:
+    available = machine.available_bytes
+    if spec.bytes_per_block > available:
+        raise _bad("block_size", args.block_size,
+                   f"one block would take {_gib(spec.bytes_per_block)}, and this process may use "
+                   f"{_gib(available)} more: give at most {_largest_block_size(spec, available)}")
+    # memory is taken when it is first written: too much of it would end the process much later
     if args.num_blocks is not None:
-        _check_fits(args, "num_blocks", args.num_blocks * spec.bytes_per_block, machine)
+        if args.num_blocks * spec.bytes_per_block > available:
+            raise _too_large("num_blocks", args.num_blocks,
+                             args.num_blocks * spec.bytes_per_block, available,
+                             largest=available // spec.bytes_per_block)
         return args.num_blocks
     if args.kv_cache_memory_bytes is not None:
-        _check_fits(args, "kv_cache_memory_bytes", args.kv_cache_memory_bytes, machine)
+        if args.kv_cache_memory_bytes > available:
+            raise _too_large("kv_cache_memory_bytes", args.kv_cache_memory_bytes,
+                             args.kv_cache_memory_bytes, available, largest=available)
         return spec.num_blocks_for(args.kv_cache_memory_bytes)
     enough = max_num_seqs * -(-max_model_len // args.block_size)
-    share = int(machine.available_bytes * DEFAULT_KV_FRACTION)
+    share = int(available * DEFAULT_KV_FRACTION)
     choices: dict[Literal["4 GiB", "25 % of free memory", "all that can be used"], int] = {
         "4 GiB": MAX_DEFAULT_KV_BYTES,
         "25 % of free memory": share,
         "all that can be used": enough * spec.bytes_per_block,
     }
     why = min(choices, key=lambda name: choices[name])
+    if choices[why] < spec.bytes_per_block:  # huge blocks, or next to no memory
+        raise _bad("block_size", args.block_size,
+                   f"one block would take {_gib(spec.bytes_per_block)}, more than the KV cache's "
+                   f"default size ({why}): give at most "
+                   f"{_largest_block_size(spec, choices[why])}, or give num_blocks")
     num_blocks = spec.num_blocks_for(choices[why])
     size = num_blocks * spec.bytes_per_block
-    lines.append(f"KV cache {size / GIB:.2f} GiB {dtype}, {num_blocks * args.block_size} tokens: "
+    lines.append(f"KV cache {_gib(size)} {spec.dtype}, {num_blocks * args.block_size} tokens: "
                  f"{why}")
     return num_blocks
 
 
-def _check_fits(args: EngineArgs, name: str, size: int, machine: MachineFacts) -> None:
-    """Memory is taken when it is first written: too much of it would end the process much later."""
-    if size > machine.available_bytes:
-        raise _bad(name, getattr(args, name),
-                   f"the KV cache would take {size / GIB:.2f} GiB, and this process may use "
-                   f"{machine.available_bytes / GIB:.2f} GiB more: give less")
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f} GiB"
+
+
+def _largest_block_size(spec: KVCacheSpec, size: int) -> int:
+    """A block size of which one block fits into `size` bytes; never less than the smallest."""
+    per_token = -(-spec.bytes_per_block // spec.block_size)
+    return max(KV_TILE, size // per_token // KV_TILE * KV_TILE)
+
+
+def _too_large(name: str, value: int, size: int, available: int, *, largest: int) -> ConfigError:
+    return _bad(name, value, f"the KV cache would take {_gib(size)}, and this process may use "
+                f"{_gib(available)} more: give at most {largest}")
+
+
+def _check_step_fits(args: EngineArgs, model: ModelConfig, available: int) -> None:
+    """Activations of a step live beside the KV cache, one row a token."""
+    budget = args.max_num_batched_tokens
+    if budget is None:
+        return
+    # float32: hidden state before and after, the MLP's inner row, and q, k, v
+    row_bytes = 4 * (2 * model.hidden_size + model.intermediate_size
+                     + (model.num_heads + 2 * model.num_kv_heads) * model.head_dim)
+    largest = max(1, min(MAX_BATCHED_TOKENS, available // row_bytes))
+    if budget > largest:
+        raise _bad("max_num_batched_tokens", budget,
+                   f"a step of {largest} tokens is the largest that can run here: give at most "
+                   "that")
 
 
 def _fit_len(args: EngineArgs, wanted: int, capacity: int, lines: list[str]) -> int:

@@ -5,6 +5,7 @@ Reads /proc and /sys only; decides nothing (config_resolve.py does).
 
 import dataclasses
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,7 +96,7 @@ def _cpu_quota() -> float | None:
 
 
 def _available_bytes() -> int:
-    bounds = [_mem_available()]
+    bounds = [_mem_available(), *_address_space()]
     for group in _group_dirs("memory"):
         for limit_name, usage_name in (("memory.max", "memory.current"),
                                        ("memory.limit_in_bytes", "memory.usage_in_bytes")):
@@ -103,6 +104,17 @@ def _available_bytes() -> int:
             if limit and usage and limit != "max" and int(limit) < _UNLIMITED_BYTES:
                 bounds.append(int(limit) - int(usage) + _reclaimable(group))
     return max(0, min(bounds))
+
+
+def _address_space() -> Iterator[int]:
+    """What `ulimit -v` and `ulimit -d` leave."""
+    lines = (_read(Path("/proc/self/status")) or "").splitlines()
+    used = {name: int(value.split()[0]) * 1024 for name, _, value in
+            (line.partition(":") for line in lines) if name in ("VmSize", "VmData")}
+    for kind, name in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+        limit = resource.getrlimit(kind)[0]
+        if limit != resource.RLIM_INFINITY:
+            yield limit - used.get(name, 0)
 
 
 def _reclaimable(group: Path) -> int:

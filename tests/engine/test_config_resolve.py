@@ -1,7 +1,11 @@
 """Arguments + model + machine -> config: each choice, its reason, and each refusal."""
 
 import dataclasses
+import re
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 
 from octavo.config_resolve import GIB, EngineArgs, Resolution, resolve_config
@@ -95,12 +99,63 @@ def test_kv_dtype(dtype: str, expected: str) -> None:
     {"num_blocks": 4, "kv_cache_memory_bytes": 1 << 30}, {"max_num_batched_tokens": True},
     {"long_prefill_token_threshold": -1}, {"long_prefill_token_threshold": 1.5},
     {"block_size": "16"}, {"seed": "x"}, {"num_blocks": 10**9},
-    {"kv_cache_memory_bytes": 65 * GIB},
+    {"kv_cache_memory_bytes": 65 * GIB}, {"block_size": 16.0}, {"block_size": None},
+    {"max_num_waiting": None}, {"max_num_waiting": 10**12}, {"seed": 1.5}, {"seed": 2**64},
+    {"enable_prefix_caching": "no"}, {"enable_chunked_prefill": 0},
+    {"long_prefill_token_threshold": None}, {"long_prefill_token_threshold": 10**30},
+    {"max_num_seqs": 10**10}, {"block_size": 16 * 10**12}, {"backend": None},
+    {"scheduling_policy": None}, {"kv_cache_dtype": None}, {"num_blocks": "9" * 1000},
 ])
 def test_bad_arguments_are_named(args: dict[str, object]) -> None:
     with pytest.raises(ConfigError) as caught:
         resolve(**args)
     assert caught.value.param in args and "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("name, value", [
+    ("num_blocks", 10**12), ("kv_cache_memory_bytes", 900 * 10**12), ("block_size", 16 * 10**8),
+    ("max_num_batched_tokens", 10**12),
+])
+def test_a_size_beyond_the_memory_names_the_largest_that_works(name: str, value: int) -> None:
+    machine = dataclasses.replace(MACHINE, available_bytes=GIB)
+    with pytest.raises(ConfigError, match=f"^{name} is {value}: ") as caught:
+        resolve(machine, **{name: value})
+    found = re.search(r"give at most (\d+)|step of (\d+) tokens", caught.value.message)
+    assert found is not None
+    largest = int(found[1] or found[2])
+    if name == "block_size":
+        resolve(machine, block_size=largest, num_blocks=1)
+        return
+    resolve(machine, **{name: largest})
+    with pytest.raises(ConfigError):
+        resolve(machine, **{name: largest + 1})
+
+
+def test_a_default_size_that_holds_no_block_blames_the_block() -> None:
+    machine = dataclasses.replace(MACHINE, available_bytes=GIB)
+    with pytest.raises(ConfigError, match="default size .*give at most") as caught:
+        resolve(machine, block_size=16 * 2000)
+    assert caught.value.param == "block_size"
+    with pytest.raises(ConfigError, match="give at most 16,"):
+        resolve(dataclasses.replace(MACHINE, available_bytes=BLOCK_BYTES))
+
+
+def test_numbers_of_other_integer_types_become_plain() -> None:
+    config = resolve(num_blocks=np.int64(9), block_size=np.uint8(32), seed=np.uint64(2**63),
+                     long_prefill_token_threshold=np.int32(5)).config
+    for value in (config.cache.num_blocks, config.cache.block_size, config.model.seed,
+                  config.scheduler.long_prefill_token_threshold):
+        assert type(value) is int
+    assert config.model.seed == 2**63
+
+
+def test_a_limit_of_the_shell_is_memory_too() -> None:
+    code = ("import resource\n"
+            "resource.setrlimit(resource.RLIMIT_AS, (2 << 30, resource.RLIM_INFINITY))\n"
+            "from octavo.machine import machine_facts\n"
+            "print(machine_facts(has_native=False).available_bytes)\n")
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 0 < int(run.stdout) < 2 << 30
 
 
 def test_this_machine_is_measured() -> None:
