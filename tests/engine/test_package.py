@@ -7,8 +7,8 @@ import octavo
 
 PUBLIC = {
     "LLM", "AsyncLLM", "SamplingParams", "StructuredOutputs", "EngineConfig", "EngineArgs",
-    "RequestOutput", "CompletionOutput", "Logprob", "OctavoError", "InvalidRequestError", "ContextLengthError",
-    "RequestTooLargeError", "ModelNotFoundError", "ModelLoadError", "UnsupportedModelError",
+    "RequestOutput", "CompletionOutput", "Logprob", "OctavoError", "InvalidRequestError",
+    "ContextLengthError", "RequestTooLargeError", "ModelNotFoundError", "ModelLoadError", "UnsupportedModelError",
     "ConfigError", "QueueFullError", "EngineLoadingError", "EngineDeadError", "__version__",
 }
 
