@@ -47,6 +47,7 @@ Executor::Executor(const Plan& plan, const StepLimits& limits, const Kernels& ke
                    const LinearKernels& linear, ThreadPool& pool)
     : plan_(plan), limits_(limits), kernels_(kernels), linear_(linear), pool_(pool) {
   collect_kinds();
+  allocate_attention();
   allocate();
 }
 
@@ -93,13 +94,15 @@ void Executor::allocate() {
   const size_t private_bytes = Arena::aligned(tile * 4) + Arena::aligned(scratch * 4) +
                                Arena::aligned(sampling) + hidden_.bytes(kRedundantRows);
   size_t total = Arena::aligned(stream * 4) + 2 * Arena::aligned(query * 4) +
-                 Arena::aligned(logits * 4) + hidden_.bytes(shared_rows) +
+                 Arena::aligned(logits * 4) + Arena::aligned(partial_floats_ * 4) +
+                 hidden_.bytes(shared_rows) +
                  attention_out_.bytes(t) + glu_out_.bytes(t) + threads * private_bytes;
   arena_ = Arena(total);
   stream_ = arena_.allocate_array<float>(stream);
   queries_ = arena_.allocate_array<float>(query);
   attended_ = arena_.allocate_array<float>(query);
   logits_ = arena_.allocate_array<float>(logits);
+  partials_ = arena_.allocate_array<float>(partial_floats_);
   hidden_.place(arena_, shared_rows);
   attention_out_.place(arena_, t);
   glu_out_.place(arena_, t);
@@ -112,7 +115,6 @@ void Executor::allocate() {
     own.hidden.place(arena_, kRedundantRows);
     threads_.push_back(own);
   }
-  items_.reserve(static_cast<size_t>(t / kAttentionRows + limits_.max_seqs + 1));
 }
 
 Executor::RowBlocks Executor::row_blocks(int rows) {
@@ -120,27 +122,11 @@ Executor::RowBlocks Executor::row_blocks(int rows) {
   return {count, (rows + count - 1) / count};
 }
 
-// Longest first, so that the last items to finish are short ones.
-void Executor::list_attention_items() {
-  items_.clear();
-  for (int s = 0; s < counts_.seqs; ++s) {
-    const int end = arrays_.query_start_loc[s + 1];
-    for (int row = arrays_.query_start_loc[s]; row < end; row += kAttentionRows) {
-      const int rows = std::min(kAttentionRows, end - row);
-      const int64_t context = arrays_.positions[row] + rows;
-      items_.push_back({s, row, rows, context * rows});
-    }
-  }
-  std::sort(items_.begin(), items_.end(), [](const AttentionItem& a, const AttentionItem& b) {
-    return a.cost != b.cost ? a.cost > b.cost : a.row < b.row;
-  });
-}
-
 void Executor::run(const StepArrays& arrays, const StepCounts& counts) {
   arrays_ = arrays;
   counts_ = counts;
   if (counts.tokens == 0) return;
-  list_attention_items();
+  for (AttentionWork& work : attention_work_) list_attention(work);
   auto body = [this](Spmd& spmd) { walk(spmd); };
   pool_.run(body);
 }

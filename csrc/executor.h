@@ -1,6 +1,8 @@
 // Walks the plan: every thread goes through the same records, phase by phase (thread_pool.h).
 #pragma once
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "arena.h"
@@ -47,12 +49,29 @@ class Executor {
     uint8_t* sampling = nullptr;
     ActSet hidden;  // normed rows of steps too small to share the work
   };
-  // Query rows seq_row .. seq_row + rows - 1 of the step, all of one sequence.
-  struct AttentionItem {
+  // Query rows row .. row + rows - 1 of the step, all of one sequence.
+  struct AttentionTile {
     int32_t seq;
     int32_t row;
     int32_t rows;
-    int64_t cost;
+    int32_t begin_split;
+    int32_t end_split;
+    int32_t items;
+    size_t partials;  // where its partial results start, if there are several items
+  };
+  // Some splits of a tile. A unit of work is an item for one KV head.
+  struct AttentionItem {
+    int32_t tile;
+    int32_t begin_split;
+    int32_t end_split;
+    int64_t cost;  // query rows times positions
+  };
+  // The attention of a step, for the layers with this window.
+  struct AttentionWork {
+    int32_t window = 0;
+    std::vector<AttentionTile> tiles;
+    std::vector<AttentionItem> items;
+    std::unique_ptr<std::atomic<int32_t>[]> open;  // [tile][KV head]: items not done yet
   };
   // Rows cut into even blocks: block b is rows b * size .. of [0, rows).
   struct RowBlocks {
@@ -62,7 +81,10 @@ class Executor {
 
   void collect_kinds();
   void allocate();
-  void list_attention_items();
+  void allocate_attention();
+  void list_attention(AttentionWork& work);
+  void list_tiles(AttentionWork& work) const;
+  void cut_tiles(AttentionWork& work) const;
   static RowBlocks row_blocks(int rows);
 
   void walk(Spmd& spmd);
@@ -75,8 +97,9 @@ class Executor {
   void rotate_rows(float* tile, int64_t ld, int dim, const NormSpec& norm, int rope, int row0,
                    int rows);
   void attention(Spmd& spmd, const AttentionRecord& record);
-  void attention_unit(const AttentionRecord& record, const AttentionItem& item, int kv_head,
-                      float* scratch);
+  void attention_unit(const AttentionRecord& record, AttentionWork& work, const AttentionItem& item,
+                      int kv_head, float* scratch);
+  void store_attended(const AttentionRecord& record, int rows, int columns, size_t at);
   void add_linear(Spmd& spmd, const AddLinearRecord& record);
   void glu(Spmd& spmd, const GluRecord& record);
   void tail(Spmd& spmd);
@@ -102,7 +125,12 @@ class Executor {
   int query_width_ = 0;
   ActSet hidden_, attention_out_, glu_out_;
   std::vector<ThreadBuffers> threads_;
-  std::vector<AttentionItem> items_;
+  std::vector<AttentionWork> attention_work_;  // one a window
+  std::vector<int32_t> work_of_;               // by attention record
+  int max_kv_heads_ = 0;
+  size_t partial_row_ = 0;  // floats of one row and split, all heads
+  size_t partial_floats_ = 0;
+  float* partials_ = nullptr;
   StepArrays arrays_;
   StepCounts counts_;
 };

@@ -1,5 +1,6 @@
 // Sizes of work units. None of them changes a result.
 #pragma once
+#include <cstddef>
 
 namespace octavo {
 
@@ -21,7 +22,12 @@ constexpr int kGluColumns = 64;
 constexpr int kHeadPanels = 16;
 // Logit rows in flight: 64 rows of 49,152 floats are 12 MiB.
 constexpr int kLogitRows = 64;
-// Query rows of one attention item.
+// Query rows of one attention tile.
 constexpr int kAttentionRows = 16;
+// A tile is cut along its context where a step has fewer units of attention than this a thread: the
+// last unit to finish is then a small share of the phase, and a stalled thread holds little.
+constexpr int kAttentionUnits = 8;
+// Floats of partial results a step may use (4 MiB), if that holds one row at the longest context.
+constexpr size_t kPartialFloats = size_t{1} << 20;
 
 }  // namespace octavo

@@ -4,9 +4,10 @@
 
 namespace octavo {
 
-#define OCTAVO_TABLE(isa)                                                                       \
-  {                                                                                             \
-    #isa, isa::norm_rows, isa::head_norm, isa::rope, isa::kv_write, isa::attention, isa::silu_mul \
+#define OCTAVO_TABLE(isa)                                                                     \
+  {                                                                                           \
+    #isa, isa::norm_rows, isa::head_norm, isa::rope, isa::kv_write, isa::attention,           \
+        isa::attention_merge, isa::silu_mul                                                   \
   }
 
 const Kernels* kernels_generic() {

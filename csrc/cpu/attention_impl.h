@@ -8,7 +8,7 @@
 //     m = max of the scores; p = exp(score - m), 0 below exp(-87)
 //     l = fold16 of p (lane = pos % 16, ascending)
 //     o[d] = sum over positions ascending of fma(p', v[d], .), p' = p [* v_scale(pos)]
-//   splits merged in ascending order, the first one taken as it is:
+//   splits merged in ascending order, at once or from stored partials, the first one as it is:
 //     M' = max(M, m); a = exp(M - M'); b = exp(m - M')
 //     L = fma(L, a, l * b); O[d] = fma(O[d], a, o[d] * b)
 //   out[d] = O[d] / L
@@ -33,6 +33,7 @@ struct Query {
   float* p;      // [kSplit] scores, then probabilities, of the current split
   float* part;   // [dim rounded up to 16] o of the current split
   float* total;  // the same of all splits so far
+  int index;     // row * group + head
   int start;     // positions start .. end - 1 take part
   int end;
   float part_max, part_sum, max, sum;
@@ -306,6 +307,14 @@ static void merge_split(Query& query, int dim) {
   }
 }
 
+static void finish_query(const Query& query, int dim) {
+  const Vec sum = set1(query.sum);
+  for (int d = 0; d < dim; d += 16) {
+    const int n = dim - d < 16 ? dim - d : 16;
+    store_n(query.out + d, div(load(query.total + d), sum), n);
+  }
+}
+
 static Split locate_split(const AttentionArgs& args, int base, int from, int to) {
   const KVLayout& layout = *args.layout;
   const size_t element = layout.dtype == KVDtype::kF32 ? 4 : layout.dtype == KVDtype::kBF16 ? 2 : 1;
@@ -329,7 +338,15 @@ static Split locate_split(const AttentionArgs& args, int base, int from, int to)
   return split;
 }
 
+// Where the query's result of the split at `base` is kept.
+static float* partial_row(const AttentionArgs& args, int base, const Query& query) {
+  const size_t split = static_cast<size_t>(base / kSplit - args.first_split);
+  const size_t row = split * static_cast<size_t>(args.rows * args.group) + query.index;
+  return args.partials + row * partial_row_floats(args.layout->head_dim);
+}
+
 static void set_up_query(const AttentionArgs& args, int index, Query& query) {
+  query.index = index;
   const int row = index / args.group, head = index % args.group;
   const int dim = args.layout->head_dim;
   query.q = args.q + row * args.q_stride + static_cast<int64_t>(head) * dim;
@@ -351,13 +368,23 @@ static void attend_split(const AttentionArgs& args, Query* queries, int count, i
   for (int i = 0; i < count; ++i) {
     if (split.from(queries[i]) < split.to(queries[i])) active[n++] = queries + i;
   }
+  if (args.partials) {
+    for (int i = 0; i < n; ++i) active[i]->part = partial_row(args, base, *active[i]) + kLanes;
+  }
   score_all<DT>(active, n, split, args);
   for (int i = 0; i < n; ++i) {
     softmax_split(*active[i], split, args.softcap, DT == KVDtype::kI8);
     for (int d = 0; d < dim; d += 16) store(active[i]->part + d, set1(0.0f));
   }
   add_values_all<DT>(active, n, split, dim);
-  for (int i = 0; i < n; ++i) merge_split(*active[i], dim);
+  for (int i = 0; i < n; ++i) {
+    if (args.partials) {
+      active[i]->part[-kLanes] = active[i]->part_max;
+      active[i]->part[1 - kLanes] = active[i]->part_sum;
+    } else {
+      merge_split(*active[i], dim);
+    }
+  }
 }
 
 // Up to kAttentionQueries consecutive (row, head) pairs.
@@ -374,22 +401,26 @@ static void attend_queries(const AttentionArgs& args, int first, int count, floa
   }
   // Rows ascend, so the first query starts lowest and the last one ends highest.
   const int lowest = queries[0].start, highest = queries[count - 1].end;
-  for (int base = lowest / kSplit * kSplit; base < highest; base += kSplit) {
+  int begin = lowest / kSplit * kSplit, end = highest;
+  if (args.partials) {
+    begin = begin > args.begin_split * kSplit ? begin : args.begin_split * kSplit;
+    end = end < args.end_split * kSplit ? end : args.end_split * kSplit;
+  }
+  for (int base = begin; base < end; base += kSplit) {
     attend_split<DT>(args, queries, count, base, lowest, highest);
   }
-  for (int i = 0; i < count; ++i) {
-    const Vec sum = set1(queries[i].sum);
-    for (int d = 0; d < dim; d += 16) {
-      const int n = dim - d < 16 ? dim - d : 16;
-      store_n(queries[i].out + d, div(load(queries[i].total + d), sum), n);
-    }
-  }
+  if (args.partials) return;
+  for (int i = 0; i < count; ++i) finish_query(queries[i], dim);
+}
+
+static float* aligned_scratch(const AttentionArgs& args) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(args.scratch);
+  return args.scratch + (64 - address % 64) % 64 / 4;
 }
 
 template <KVDtype DT>
 static void attend(const AttentionArgs& args) {
-  const uintptr_t address = reinterpret_cast<uintptr_t>(args.scratch);
-  float* scratch = args.scratch + (64 - address % 64) % 64 / 4;
+  float* scratch = aligned_scratch(args);
   const int total = args.rows * args.group;
   for (int first = 0; first < total; first += kAttentionQueries) {
     const int left = total - first;
@@ -402,6 +433,22 @@ void attention(const AttentionArgs* args) {
     case KVDtype::kF32: return attend<KVDtype::kF32>(*args);
     case KVDtype::kBF16: return attend<KVDtype::kBF16>(*args);
     case KVDtype::kI8: return attend<KVDtype::kI8>(*args);
+  }
+}
+
+void attention_merge(const AttentionArgs* args) {
+  const int dim = args->layout->head_dim;
+  for (int i = 0; i < args->rows * args->group; ++i) {
+    Query query;
+    set_up_query(*args, i, query);
+    query.total = aligned_scratch(*args);
+    for (int base = query.start / kSplit * kSplit; base < query.end; base += kSplit) {
+      query.part = partial_row(*args, base, query) + kLanes;
+      query.part_max = query.part[-kLanes];
+      query.part_sum = query.part[1 - kLanes];
+      merge_split(query, dim);
+    }
+    finish_query(query, dim);
   }
 }
 

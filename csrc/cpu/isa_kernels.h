@@ -11,6 +11,7 @@
   void kv_write(const KVLayout* layout, uint8_t* kv, int64_t slot, int head, const float* k,      \
                 const float* v);                                                                  \
   void attention(const AttentionArgs* args);                                                      \
+  void attention_merge(const AttentionArgs* args);                                                \
   void silu_mul(const float* gate, const float* up, int64_t ld, int m, int n, ActRows* out,       \
                 int out_row, int col);
 
@@ -19,8 +20,6 @@ namespace octavo {
 // Query (row, head) pairs one attention tile holds: K and V are read once for all of them. 32
 // queries x 256 scores are 32 KiB, which stay in L1/L2 beside a split's K and V.
 constexpr int kAttentionQueries = 32;
-// Positions of one softmax split. Part of the result's definition: never tune.
-constexpr int kSplit = 256;
 
 constexpr int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
 

@@ -21,7 +21,8 @@ struct IVec {
 
 // All ones in lanes 0 .. n - 1 of 16.
 inline IVec lanes_below(int n) {
-  static const int32_t window[32] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+  static const int32_t window[32] = {-1, -1, -1, -1, -1, -1, -1, -1,
+                                     -1, -1, -1, -1, -1, -1, -1, -1};
   const int32_t* at = window + 16 - n;
   return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)),
           _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at + 8))};

@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <stdexcept>
@@ -177,10 +178,11 @@ struct KVCache {
     }
   }
 
-  // q, out: [rows, heads, head_dim], heads = num_kv_heads * group. Returns the seconds of one run.
+  // q, out: [rows, heads, head_dim], heads = num_kv_heads * group. part_splits > 0: in parts of so
+  // many splits, the last part first, then merged. Returns the seconds of one run.
   double attend(const std::string& isa, Array<const float, 3> q, Array<const int32_t, 1> block_table,
                 int first_position, float scale, float softcap, int window, Array<float, 3> out,
-                int repeats) {
+                int repeats, int part_splits) {
     const size_t rows = q.shape(0), heads = q.shape(1);
     const size_t kv_heads = static_cast<size_t>(layout.num_kv_heads);
     require(q.shape(2) == static_cast<size_t>(layout.head_dim) && heads % kv_heads == 0,
@@ -208,6 +210,12 @@ struct KVCache {
     std::vector<float> scratch(
         octavo::attention_scratch_floats(args.rows, args.group, layout.head_dim));
     args.scratch = scratch.data();
+    const int start = window > 0 ? std::max(0, first_position + 1 - window) : 0;
+    const int first_split = start / octavo::kSplit;
+    const int end_split = static_cast<int>((end - 1) / octavo::kSplit) + 1;
+    const size_t partial_rows = static_cast<size_t>(end_split - first_split) * rows * args.group;
+    std::vector<float> partials(partial_rows * octavo::partial_row_floats(layout.head_dim));
+    args.first_split = first_split;
     const Kernels& kernels = table_of(isa);
     const auto start = std::chrono::steady_clock::now();
     for (int repeat = 0; repeat < repeats; ++repeat) {
@@ -215,7 +223,17 @@ struct KVCache {
         args.kv_head = static_cast<int32_t>(h);
         args.q = q.data() + h * static_cast<size_t>(args.group * layout.head_dim);
         args.out = out.data() + h * static_cast<size_t>(args.group * layout.head_dim);
-        kernels.attention(&args);
+        if (part_splits <= 0) {
+          kernels.attention(&args);
+          continue;
+        }
+        args.partials = partials.data();
+        for (args.end_split = end_split; args.end_split > first_split;
+             args.end_split = args.begin_split) {
+          args.begin_split = std::max(first_split, args.end_split - part_splits);
+          kernels.attention(&args);
+        }
+        kernels.attention_merge(&args);
       }
     }
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
@@ -311,7 +329,7 @@ void bind_kernels(nb::module_& module) {
            "head_dim"_a, "block_size"_a, "num_blocks"_a)
       .def("write", &KVCache::write, "isa"_a, "slots"_a, "k"_a, "v"_a)
       .def("attend", &KVCache::attend, "isa"_a, "q"_a, "block_table"_a, "first_position"_a,
-           "scale"_a, "softcap"_a, "window"_a, "out"_a, "repeats"_a = 1)
+           "scale"_a, "softcap"_a, "window"_a, "out"_a, "repeats"_a = 1, "part_splits"_a = 0)
       .def("bytes", [](const KVCache& cache) {
         return nb::bytes(reinterpret_cast<const char*>(cache.bytes.data()), cache.bytes.size());
       });

@@ -82,11 +82,11 @@ def _filled(case: Case, inputs: Inputs, dtype: str, isa: str):
 
 
 def _attend(cache, case: Case, inputs: Inputs, isa: str, row: int = 0,
-            count: int | None = None) -> np.ndarray:
+            count: int | None = None, part_splits: int = 0) -> np.ndarray:
     q = np.ascontiguousarray(inputs.q[row : None if count is None else row + count])
     out = np.full_like(q, np.nan)
     cache.attend(isa, q, inputs.block_table, case.first + row, case.scale, case.softcap,
-                 case.window, out)
+                 case.window, out, part_splits=part_splits)
     return out
 
 
@@ -154,6 +154,10 @@ def test_random_shapes(seed: int) -> None:
     for isa in ISAS:
         assert_same_bits(_attend(cache, case, inputs, isa), out)
         assert_same_bits(_attend(cache, case, inputs, isa, row, 1)[0], out[row])
+        # cut along the context, parts computed last to first
+        for part_splits in (1, 2):
+            parts = _attend(cache, case, inputs, isa, part_splits=part_splits)
+            assert_same_bits(parts, out)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -56,7 +56,12 @@ struct KVLayout {
 
 KVLayout make_kv_layout(KVDtype dtype, int num_kv_heads, int head_dim, int block_size);
 
-// Attention of `rows` consecutive positions of one sequence for one KV head and its query group.
+// Positions of one softmax split: split s is positions s * kSplit .. (s + 1) * kSplit - 1. Part of
+// attention's definition: never tune.
+constexpr int kSplit = 256;
+
+// Attention of `rows` consecutive positions of one sequence for one KV head and its query group:
+// whole, or some splits of it into `partials`, to be merged when all of them are there.
 struct AttentionArgs {
   const KVLayout* layout;
   const uint8_t* kv;           // the layer's first block
@@ -73,7 +78,15 @@ struct AttentionArgs {
   float* out;        // same shape and addressing as q, with out_stride
   int64_t out_stride;
   float* scratch;  // attention_scratch_floats(...) floats, private to the thread
+  float* partials;      // nullptr = whole; else a row per split from first_split on and query:
+                        // [splits][rows * group][partial_row_floats(head_dim)], 64-byte aligned
+  int32_t first_split;  // of partials
+  int32_t begin_split;  // splits begin_split .. end_split - 1 are computed
+  int32_t end_split;
 };
+
+// A partial result: maximum, sum, padding to 64 bytes, then o padded to 16 floats.
+constexpr int partial_row_floats(int head_dim) { return kLanes + (head_dim + 15) / 16 * 16; }
 
 struct RopeTable {
   const float* cos;  // [max_position][dim / 2]
@@ -103,7 +116,11 @@ struct Kernels {
                    const float* v);
 
   // Two-phase softmax inside absolute splits of 256 positions, splits merged in ascending order.
+  // With partials, `out` is left alone.
   void (*attention)(const AttentionArgs* args);
+
+  // out from the partials of all splits: the same bits as attention without partials.
+  void (*attention_merge)(const AttentionArgs* args);
 
   // gate, up: m rows of n floats (stride ld); out = silu(gate) * up stored as out->kind says at
   // columns col .. col + n - 1 of rows out_row ... n is a multiple of 32 for I8.
