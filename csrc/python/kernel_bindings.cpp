@@ -210,8 +210,8 @@ struct KVCache {
     std::vector<float> scratch(
         octavo::attention_scratch_floats(args.rows, args.group, layout.head_dim));
     args.scratch = scratch.data();
-    const int start = window > 0 ? std::max(0, first_position + 1 - window) : 0;
-    const int first_split = start / octavo::kSplit;
+    const int seen_from = window > 0 ? std::max(0, first_position + 1 - window) : 0;
+    const int first_split = seen_from / octavo::kSplit;
     const int end_split = static_cast<int>((end - 1) / octavo::kSplit) + 1;
     const size_t partial_rows = static_cast<size_t>(end_split - first_split) * rows * args.group;
     std::vector<float> partials(partial_rows * octavo::partial_row_floats(layout.head_dim));
