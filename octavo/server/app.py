@@ -5,6 +5,7 @@ Starts nothing of the network; run.py does.
 
 import asyncio
 import contextlib
+import ipaddress
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from starlette.applications import Starlette
@@ -23,7 +24,7 @@ from octavo.server import (
     tokenize,
 )
 from octavo.server.errors import on_http_error, on_octavo_error
-from octavo.server.gate import KeyCheck, RequestGate
+from octavo.server.gate import KeyCheck, OriginCheck, RequestGate
 from octavo.server.state import ServedEngine, ServerState
 
 _FAMILIES = (models, openai_completions, openai_chat, tokenize, health, metrics_route)
@@ -78,6 +79,16 @@ def _middleware(section: ServerSection, allowed_origins: Sequence[str],
         found.append(Middleware(
             CORSMiddleware, allow_origins=list(allowed_origins), allow_methods=["*"],
             allow_headers=["*"], expose_headers=["x-request-id"]))
+    found.append(Middleware(OriginCheck, allowed_origins=allowed_origins,
+                            is_local=_is_loopback(section.host)))
     if section.api_keys:
         found.append(Middleware(KeyCheck, api_keys=section.api_keys))
     return found
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to a server on that address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -7,7 +7,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from octavo.errors import InvalidRequestError
-from octavo.server.errors import BodyTimeoutError, BodyTooLargeError
+from octavo.server.errors import BodyTimeoutError, BodyTooLargeError, MediaTypeError
 from octavo.server.protocol.decode import decode_request
 from octavo.server.state import ServerState
 
@@ -19,6 +19,7 @@ _BODY_TIMEOUT_S = 60.0
 
 async def read_request(request: Request, state: ServerState, kind: type[T]) -> T:
     """The typed request of a body. Raises InvalidRequestError and its subclasses."""
+    _check_media_type(request)
     body = await _read_body(request, state.section.max_body_bytes)
     return decode_request(body, kind)
 
@@ -41,6 +42,22 @@ async def _read_body(request: Request, limit: int) -> bytes:
     except ClientDisconnect:
         raise InvalidRequestError("the client left before its body was complete") from None
     return b"".join(chunks)
+
+
+def _check_media_type(request: Request) -> None:
+    """A web page may send text/plain and forms anywhere without asking; JSON it may not.
+
+    Programs that name no type are let through: a page cannot send a body without one and without
+    its origin.
+    """
+    given = request.headers.get("content-type")
+    if given is None and "origin" not in request.headers:
+        return
+    kind = (given or "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        shown = "missing" if given is None else repr(given[:80])
+        raise MediaTypeError(f"Content-Type is {shown}: send the header "
+                             "'Content-Type: application/json'")
 
 
 def _too_large(limit: int) -> BodyTooLargeError:

@@ -29,6 +29,20 @@ class InvalidAPIKeyError(InvalidRequestError):
     code = "invalid_api_key"
 
 
+class MediaTypeError(InvalidRequestError):
+    """The body is not declared to be JSON."""
+
+    http_status = 415
+    code = "unsupported_media_type"
+
+
+class OriginError(InvalidRequestError):
+    """A web page of an origin that may not call this server."""
+
+    http_status = 403
+    code = "origin_not_allowed"
+
+
 class BodyTimeoutError(InvalidRequestError):
     """The body did not arrive in time."""
 

@@ -1,25 +1,35 @@
-"""What every request passes: request id, API key, log line, and the last net for bugs of ours.
+"""What every request passes: request id, origin, API key, log line, and the last net for bugs of
+ours.
 
 Plain ASGI, outside of the routes. Knows no route but the open ones.
 """
 
 import hashlib
 import hmac
+import ipaddress
 import logging
 import secrets
 import time
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from octavo.server.errors import InvalidAPIKeyError, error_response, internal_error
+from octavo.server.errors import (
+    InvalidAPIKeyError,
+    OriginError,
+    error_response,
+    internal_error,
+)
 
 logger = logging.getLogger("octavo.server")
 
 # Probes and scrapers have no key, and learn nothing here that a key protects.
 OPEN_PATHS = frozenset({"/health", "/v1/health", "/ready", "/metrics", "/ping"})
 _MAX_ID_CHARS = 128
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class RequestGate:
@@ -56,6 +66,65 @@ class RequestGate:
         if self._log and scope["path"] not in OPEN_PATHS:
             logger.info("%s %s %d %.3f s %s", scope["method"], _shown(scope["path"]), status,
                         time.monotonic() - started, request_id)
+
+
+class OriginCheck:
+    """Refuses what a web page of a foreign origin asks the server to do.
+
+    A browser lets every page send some kinds of POST to every address, and only hides the answer.
+    Programs send no Origin and pass. A page passes if its origin is allowed, or if it was served
+    from here: its origin is the request's Host. Where only this machine can connect
+    (`is_local`), that Host must also be an address or localhost: a page may point a name of its
+    own at 127.0.0.1, and be "from here" by that name.
+    """
+
+    def __init__(self, app: ASGIApp, *, allowed_origins: Sequence[str], is_local: bool) -> None:
+        self._app = app
+        self._allowed = frozenset(allowed_origins)
+        self._is_local = is_local
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in _READING or self._may(scope):
+            await self._app(scope, receive, send)
+            return
+        origin = Headers(scope=scope)["origin"][:200]
+        error = OriginError(
+            f"the web page's origin {origin!r} may not call this server: start it with "
+            f"--allowed-origins ORIGIN to allow it")
+        await error_response(error)(scope, receive, send)
+
+    def _may(self, scope: Scope) -> bool:
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        if origin is None or "*" in self._allowed or origin in self._allowed:
+            return True
+        scheme, _, authority = origin.partition("://")
+        page = _host_and_port(authority, scheme)
+        here = _host_and_port(headers.get("host", ""), scheme)
+        if page is None or page != here:
+            return False
+        return not self._is_local or is_address(page[0])
+
+
+def is_address(host: str) -> bool:
+    """Whether it is a literal IP address or localhost, which nobody can point elsewhere."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _host_and_port(authority: str, scheme: str) -> tuple[str, int] | None:
+    """("localhost", 8000) of "localhost:8000"; None for what is no host."""
+    try:
+        parts = urlsplit(f"//{authority}")
+        port = parts.port or _DEFAULT_PORTS.get(scheme)
+    except ValueError:
+        return None
+    return (parts.hostname, port) if parts.hostname and port else None
 
 
 class KeyCheck:

@@ -16,6 +16,7 @@ from octavo.server.body import read_request
 from octavo.server.errors import JSON
 from octavo.server.generation import ClientGoneError, Generation
 from octavo.server.logprobs import chat_logprobs, prompt_logprobs
+from octavo.server.messages import check_messages
 from octavo.server.openai_completions import CLIENT_CLOSED_REQUEST
 from octavo.server.params import chat_params, check_priority
 from octavo.server.protocol.requests import ChatRequest
@@ -39,6 +40,7 @@ def routes(state: ServerState) -> list[Route]:
     async def chat_completions(request: Request) -> Response:
         asked = await read_request(request, state, ChatRequest)
         answer = _ChatCompletion(asked, state)
+        check_messages(asked.messages)
         continued = asked.continue_final_message
         opens_turn = asked.add_generation_prompt
         prompt = await state.llm.chat_prompt(

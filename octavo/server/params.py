@@ -89,10 +89,20 @@ def _fields(request: SamplingFields, state: ServerState) -> dict[str, Any]:
         value = getattr(request, name)
         if value is not None:
             fields[name] = value
+    if request.seed is not None:
+        fields["seed"] = _seed(request.seed)
     if request.logit_bias:
         fields["logit_bias"] = _logit_bias(request.logit_bias)
     fields["structured_outputs"] = structured_outputs(request)
     return fields
+
+
+def _seed(seed: int) -> int:
+    """The API's seeds are signed, the engine's unsigned: a negative one is its two's complement.
+
+    -1 stays what it is, "draw one", as many clients send it for that. The answer reports the
+    unsigned seed, which gives the same text."""
+    return seed + 2**64 if -(2**63) <= seed < -1 else seed
 
 
 def _logit_bias(given: dict[str, float]) -> dict[int, float]:

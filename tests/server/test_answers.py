@@ -53,6 +53,17 @@ def test_seed_of_the_answer_repeats_it(client: HttpClient) -> None:
     assert first[0]["text"] != first[1]["text"]
 
 
+def test_negative_seeds_are_seeds(client: HttpClient) -> None:
+    def text(seed: int) -> tuple[str, int]:
+        choice = client.complete("abc", temperature=1, seed=seed).json["choices"][0]
+        return choice["text"], choice["seed"]
+
+    assert text(-5) == text(-5) == text(2**64 - 5)
+    assert text(-(2**63))[1] == 2**63
+    assert text(-5)[0] != text(5)[0]
+    assert text(-1)[1] != text(-1)[1]  # drawn
+
+
 def test_lists_of_prompts_and_n(client: HttpClient) -> None:
     answer = client.complete(["SAY:one|", "SAY:two|"], n=2, echo=True, max_tokens=5).json
     assert [c["index"] for c in answer["choices"]] == [0, 1, 2, 3]

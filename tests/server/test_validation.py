@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from octavo.config import ServerSection
+from octavo.server.messages import ROLES
 from octavo.testing.fake_async_llm import fake_async_llm
 from tests.server.conftest import serving
 from tests.server.http_client import HttpClient
@@ -42,6 +43,7 @@ BOTH: list[tuple[dict[str, Any], str]] = [
     ({"presence_penalty": 3}, "presence_penalty"),
     ({"seed": 10**20}, "seed"),
     ({"seed": "100"}, "seed"),
+    ({"seed": -(2**63) - 1}, "seed"),
     ({"max_tokens": -15335}, "max_tokens"),
     ({"max_tokens": 1.5}, "max_tokens"),
     ({"max_tokens": 10**8}, "max_tokens"),
@@ -129,6 +131,11 @@ def test_bad_completion_field(client: HttpClient, fields: dict[str, Any], param:
     ({"messages": "hi"}, "messages"),
     ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
     ({"messages": [{"content": "no role"}]}, "messages[0].role"),
+    ({"messages": [{"role": "usr", "content": "Hi"}]}, "messages[0].role"),
+    ({"messages": [{"role": ["user"], "content": "Hi"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user", "content": "Hi"}, {"role": "user"}]}, "messages[1].content"),
+    ({"messages": [{"role": "system", "content": None}]}, "messages[0].content"),
+    ({"messages": ["Hi"]}, "messages[0]"),
     ({"messages": None}, "messages"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     ({"tool_choice": "required"}, "tool_choice"),
@@ -216,6 +223,9 @@ def test_nulls_count_as_absent(client: HttpClient) -> None:
     {"modalities": ["text"]},
     {"top_p": 1},
     {"seed": -1},
+    {"messages": [{"role": role, "content": "Hi"} for role in ROLES]},
+    {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": None}]},
+    {"messages": [{"role": "user", "content": ""}, {"role": "assistant"}]},
     {"stop": []},
     {"metadata": {"a": "b"}, "user": "me", "store": True},
 ], ids=lambda v: str(v)[:40])

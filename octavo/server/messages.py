@@ -1,0 +1,29 @@
+"""What the API asks of messages beyond what the tokenizer checks: known roles, content present.
+
+Knows no template: in Python a template may have roles of its own; over HTTP a typing mistake in a
+role would silently give another prompt.
+"""
+
+from typing import Any
+
+from octavo.errors import InvalidRequestError
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
+
+def check_messages(messages: list[Any]) -> None:
+    """Raises InvalidRequestError naming messages[i].field. Other shapes are the tokenizer's."""
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict):
+            continue  # refused by the tokenizer, with everything else that is no message
+        where = f"messages[{index}]"
+        role = message.get("role")
+        if role not in ROLES:
+            shown = "missing" if role is None else repr(role)[:80]
+            raise InvalidRequestError(
+                f"{where}.role is {shown}: give one of {', '.join(ROLES)}", param=f"{where}.role")
+        if role != "assistant" and message.get("content") is None:
+            shown = "null" if "content" in message else "missing"
+            raise InvalidRequestError(
+                f"{where}.content is {shown}: give a text or a list of text parts (only an "
+                "assistant message may have none)", param=f"{where}.content")
