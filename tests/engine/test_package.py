@@ -8,8 +8,9 @@ import octavo
 PUBLIC = {
     "LLM", "AsyncLLM", "SamplingParams", "StructuredOutputs", "EngineConfig", "EngineArgs",
     "RequestOutput", "CompletionOutput", "Logprob", "OctavoError", "InvalidRequestError",
-    "ContextLengthError", "RequestTooLargeError", "ModelNotFoundError", "ModelLoadError", "UnsupportedModelError",
-    "ConfigError", "QueueFullError", "EngineLoadingError", "EngineDeadError", "__version__",
+    "ContextLengthError", "RequestTooLargeError", "ModelNotFoundError", "ModelLoadError",
+    "UnsupportedModelError", "ConfigError", "QueueFullError", "EngineLoadingError",
+    "EngineDeadError", "__version__",
 }
 
 
