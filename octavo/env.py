@@ -15,12 +15,28 @@ CPU_ISAS = ("generic", "avx2", "avx512")
 
 
 def cache_dir() -> Path:
-    """Where downloaded models live."""
-    chosen = os.environ.get("OCTAVO_CACHE")
+    """Where downloaded models live: an absolute path. Raises ConfigError."""
+    chosen = os.environ.get("OCTAVO_CACHE", "")
     if chosen:
-        return Path(chosen).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "octavo"
+        if not chosen.strip():
+            raise ConfigError(
+                f"OCTAVO_CACHE is {chosen!r}: give the path of a folder, or unset it",
+                param="OCTAVO_CACHE")
+        # a relative path is meant from here, wherever the process goes later
+        return _expanded(chosen, "OCTAVO_CACHE", chosen).absolute()
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(base):  # its specification says to ignore others
+        return Path(base) / "octavo"
+    return _expanded("~/.cache/octavo", "HOME", os.environ.get("HOME", ""))
+
+
+def _expanded(path: str, name: str, value: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(
+            f"{name} is {value!r}: there is no such home folder; set OCTAVO_CACHE to the path of "
+            "a folder", param="OCTAVO_CACHE") from None
 
 
 def cpu_isa() -> str | None:

