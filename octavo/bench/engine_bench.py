@@ -125,9 +125,19 @@ class EngineBench:
                                   f"max_num_seqs ({self._ready.max_num_seqs})",
                                   param="max_num_seqs")
 
-    def run(self, case: Case) -> Run:
-        """One repetition."""
-        return self._prefill(case) if case.kind == "pp" else self._decode(case)
+    @property
+    def vocab_size(self) -> int:
+        """Of the model."""
+        return self._ready.vocab_size
+
+    def run(self, case: Case, prompts: Sequence[list[int]] | None = None) -> Run:
+        """One repetition, with the given prompts or new random ones of the case's lengths."""
+        if prompts is None:
+            length = case.tokens if case.kind == "pp" else case.context
+            prompts = [self.prompt(length) for _ in range(case.sequences)]
+        if case.kind == "pp":
+            return self._prefill(prompts[0])
+        return self._decode(case, prompts)
 
     def describe(self) -> dict[str, str]:
         """Facts of the executor."""
@@ -138,22 +148,21 @@ class EngineBench:
         first = _FIRST_ID if self._ready.vocab_size > 2 * _FIRST_ID else 0
         return [int(i) for i in self._rng.integers(first, self._ready.vocab_size, length)]
 
-    def _prefill(self, case: Case) -> Run:
-        request = self._request(self.prompt(case.tokens), 1)
+    def _prefill(self, prompt: list[int]) -> Run:
+        request = self._request(prompt, 1)
         clock = _Clock()
         self.core.add([request])
         self._steps(lambda: not self.core.has_requests)
         seconds, cpu_s = clock.read()
-        return Run(case.tokens, seconds, cpu_s)
+        return Run(len(prompt), seconds, cpu_s)
 
-    def _decode(self, case: Case) -> Run:
+    def _decode(self, case: Case, prompts: Sequence[list[int]]) -> Run:
         """Sequences whose prompt is done early generate until the last one is ready; the window
         opens then. So none may end before it closes."""
         budget = self.config.scheduler.max_num_batched_tokens
         slack = -(-case.sequences * case.context // max(1, budget - case.sequences)) + 4
         room = self._ready.max_model_len - case.context
         allowed = min(room, case.tokens + slack + 1 if case.sequences > 1 else case.tokens)
-        prompts = [self.prompt(case.context) for _ in range(case.sequences)]
         requests = [self._request(prompt, allowed) for prompt in prompts]
         produced = dict.fromkeys((r.request_id for r in requests), 0)
         self.core.add(requests)

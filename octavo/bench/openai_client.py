@@ -26,8 +26,8 @@ _WORDS = (
     "different away again off went old number great tell men say small every found still between "
     "name should home big give air line set own under read last never us left end along while "
     "might next sound below saw something thought both few those always looked show large often "
-    "together asked house world going want school important until form food keep children feet land side "
-    "without boy once animals life enough took sometimes four head above kind began almost live"
+    "together asked house world going want school important until form food keep children feet "
+    "land side without boy once animals life enough took sometimes four head above kind began"
 )
 WORDS = tuple(_WORDS.split())
 

@@ -1,0 +1,1 @@
+"""Measurements of Octavo beside other engines. Not part of the package."""

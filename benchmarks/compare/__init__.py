@@ -1,0 +1,1 @@
+"""`python -m benchmarks.compare`: Octavo and its peers, alternately, on the same files."""

@@ -1,0 +1,66 @@
+"""What is measured: named tests, each a group of cases one loaded engine runs."""
+
+import dataclasses
+from typing import Literal
+
+# engines that admit prompts in pieces run on while the last ones are prefilled
+_MARGIN_TOKENS = 160
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class Case:
+    """One row of the table. "pp": a prompt of `tokens`. "tg": `tokens` steps of `sequences`
+    sequences, each `context` tokens long at the start."""
+
+    kind: Literal["pp", "tg"]
+    tokens: int
+    sequences: int = 1
+    context: int = 0
+
+    @property
+    def name(self) -> str:
+        """pp512, tg64@512, tg32x16@64."""
+        if self.kind == "pp":
+            return f"pp{self.tokens}"
+        many = f"x{self.sequences}" if self.sequences > 1 else ""
+        return f"tg{self.tokens}{many}@{self.context}"
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence at the end, with room to spare."""
+        return self.context + self.tokens + _MARGIN_TOKENS
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class Group:
+    """Cases that share a loaded engine."""
+
+    name: str
+    cases: tuple[Case, ...]
+
+    @property
+    def max_sequences(self) -> int:
+        return max(case.sequences for case in self.cases)
+
+    @property
+    def max_context(self) -> int:
+        return max(case.length for case in self.cases)
+
+
+def _batch(context: int) -> tuple[Case, ...]:
+    return tuple(Case("tg", 32, n, context) for n in (8, 16, 32, 64))
+
+
+GROUPS = {
+    group.name: group
+    for group in (
+        Group("decode1", (Case("tg", 64, 1, 512),)),
+        Group("prefill512", (Case("pp", 512),)),
+        Group("batch", (*_batch(64), *_batch(512))),
+        Group("batch-small", (Case("tg", 32, 16, 64),)),
+        Group("long", (Case("pp", 4096), Case("tg", 32, 1, 4096))),
+        # seconds in all: to see that everything works
+        Group("smoke", (Case("pp", 64), Case("tg", 8, 1, 32), Case("tg", 8, 4, 16))),
+    )
+}
+DEFAULT_TESTS = ("decode1", "prefill512", "batch")

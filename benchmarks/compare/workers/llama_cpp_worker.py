@@ -1,0 +1,97 @@
+"""llama.cpp's worker, through the C functions llama-cpp-python binds: no Python sampling, no text.
+
+Runs in the environment of llama-cpp-python. Each sequence has its own KV stream where the version
+knows that, flash attention is left to its own choice.
+"""
+
+import ctypes
+import time
+
+import llama_cpp
+from stdio import serve
+
+_UBATCH = 512
+
+
+class LlamaEngine:
+    """See stdio.Engine."""
+
+    def load(self, model: str, threads: int, max_sequences: int,
+             max_context: int) -> dict[str, str]:
+        llama_cpp.llama_backend_init()
+        self._log = llama_cpp.llama_log_callback(lambda level, text, data: None)
+        llama_cpp.llama_log_set(self._log, ctypes.c_void_p(0))
+        model_params = llama_cpp.llama_model_default_params()
+        self._model = llama_cpp.llama_model_load_from_file(model.encode(), model_params)
+        if not self._model:
+            raise RuntimeError("the model could not be loaded")
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx = max_sequences * max_context
+        params.n_seq_max = max_sequences
+        params.n_batch = 2048
+        params.n_ubatch = _UBATCH
+        params.n_threads = params.n_threads_batch = threads
+        if hasattr(params, "kv_unified"):
+            params.kv_unified = False
+        self._context = llama_cpp.llama_init_from_model(self._model, params)
+        if not self._context:
+            raise RuntimeError("the context could not be made")
+        self._vocab = llama_cpp.llama_model_get_vocab(self._model)
+        self._sampler = llama_cpp.llama_sampler_init_greedy()
+        self._batch = llama_cpp.llama_batch_init(2048, 0, 1)
+        return {"version": llama_cpp.__version__,
+                "system": llama_cpp.llama_print_system_info().decode()[:300]}
+
+    def vocab_size(self) -> int:
+        return int(llama_cpp.llama_vocab_n_tokens(self._vocab))
+
+    def prefill(self, prompt: list[int]) -> tuple[int, float]:
+        self._clear()
+        started = time.perf_counter()
+        self._feed(prompt, 0)
+        self._sample(-1)
+        return len(prompt), time.perf_counter() - started
+
+    def decode(self, prompts: list[list[int]], tokens: int) -> tuple[int, float]:
+        self._clear()
+        last = []
+        for sequence, prompt in enumerate(prompts):
+            self._feed(prompt, sequence)
+            last.append(self._sample(-1))
+        position = len(prompts[0])
+        started = time.perf_counter()
+        for step in range(tokens):
+            rows = [(token, position + step, sequence, True)
+                    for sequence, token in enumerate(last)]
+            self._decode(rows)
+            last = [self._sample(row) for row in range(len(rows))]
+        return tokens * len(prompts), time.perf_counter() - started
+
+    def _clear(self) -> None:
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self._context), True)
+
+    def _feed(self, prompt: list[int], sequence: int) -> None:
+        for start in range(0, len(prompt), 2048):
+            part = prompt[start: start + 2048]
+            self._decode([(token, start + i, sequence, start + i == len(prompt) - 1)
+                          for i, token in enumerate(part)])
+
+    def _decode(self, rows: list[tuple[int, int, int, bool]]) -> None:
+        batch = self._batch
+        batch.n_tokens = len(rows)
+        for i, (token, position, sequence, wants_logits) in enumerate(rows):
+            batch.token[i] = token
+            batch.pos[i] = position
+            batch.n_seq_id[i] = 1
+            batch.seq_id[i][0] = sequence
+            batch.logits[i] = wants_logits
+        status = llama_cpp.llama_decode(self._context, batch)
+        if status:
+            raise RuntimeError(f"llama_decode answered {status}")
+
+    def _sample(self, row: int) -> int:
+        return int(llama_cpp.llama_sampler_sample(self._sampler, self._context, row))
+
+
+if __name__ == "__main__":
+    serve(LlamaEngine())

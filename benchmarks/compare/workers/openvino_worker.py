@@ -1,0 +1,90 @@
+"""OpenVINO GenAI's worker: its continuous-batching pipeline, stepped from here.
+
+Runs in the environment of openvino-genai. Reads the same GGUF file, prefix cache off.
+"""
+
+import itertools
+import time
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import openvino_genai as genai
+from stdio import serve
+
+# tokens of its KV block on a CPU
+_BLOCK = 32
+_STEP_TOKENS = 2048
+
+
+class OpenVinoEngine:
+    """See stdio.Engine."""
+
+    def __init__(self) -> None:
+        self._ids = itertools.count(1)
+
+    def load(self, model: str, threads: int, max_sequences: int,
+             max_context: int) -> dict[str, str]:
+        config = genai.SchedulerConfig()
+        config.enable_prefix_caching = False
+        config.max_num_seqs = max_sequences
+        config.max_num_batched_tokens = _STEP_TOKENS
+        config.num_kv_blocks = max_sequences * (-(-max_context // _BLOCK) + 2)
+        properties = {"INFERENCE_NUM_THREADS": threads}
+        self._pipeline = genai.ContinuousBatchingPipeline(model, config, "CPU", properties)
+        vocab = self._pipeline.get_tokenizer().get_vocab()
+        self._vocab_size = max(vocab.values()) + 1
+        return {"version": genai.__version__}
+
+    def vocab_size(self) -> int:
+        return self._vocab_size
+
+    def prefill(self, prompt: list[int]) -> tuple[int, float]:
+        started = time.perf_counter()
+        handle, counts = self._add(prompt, 1), [0]
+        while counts[0] == 0:
+            self._step([handle], counts)
+        seconds = time.perf_counter() - started
+        self._drain()
+        return len(prompt), seconds
+
+    def decode(self, prompts: list[list[int]], tokens: int) -> tuple[int, float]:
+        """Sequences that were prefilled early are ahead; the window opens when all have a token,
+        and nobody may end in it."""
+        slack = 4 + len(prompts) * len(prompts[0]) // _STEP_TOKENS
+        allowed = tokens + 1 + (slack if len(prompts) > 1 else 0)
+        handles = [self._add(prompt, allowed) for prompt in prompts]
+        counts = [0] * len(handles)
+        while min(counts) == 0:
+            self._step(handles, counts)
+        before, wanted = sum(counts), tokens * len(handles)
+        started = time.perf_counter()
+        while sum(counts) - before < wanted and self._pipeline.has_non_finished_requests():
+            self._step(handles, counts)
+        seconds = time.perf_counter() - started
+        produced = sum(counts) - before
+        self._drain()
+        return produced, seconds
+
+    def _drain(self) -> None:
+        while self._pipeline.has_non_finished_requests():
+            self._pipeline.step()
+
+    def _step(self, handles: list[Any], counts: list[int]) -> None:
+        self._pipeline.step()
+        for index, handle in enumerate(handles):
+            while handle.can_read():
+                counts[index] += sum(len(output.generated_ids)
+                                     for output in handle.read().values())
+
+    def _add(self, prompt: list[int], max_tokens: int) -> Any:
+        config = genai.GenerationConfig()
+        config.max_new_tokens = max_tokens
+        config.ignore_eos = True
+        config.do_sample = False
+        ids = ov.Tensor(np.array([prompt], np.int64))
+        return self._pipeline.add_request(next(self._ids), ids, config)
+
+
+if __name__ == "__main__":
+    serve(OpenVinoEngine())

@@ -1,0 +1,71 @@
+"""The worker's side of the protocol: a JSON object a line in, one a line out.
+
+    {"cmd": "load", "model": FILE, "threads": N, "max_sequences": N, "max_context": N}
+        -> {"ok": true, "load_s": S, "facts": {...}}
+    {"cmd": "run", "kind": "pp" | "tg", "sequences": N, "context": N, "tokens": N, "seed": N}
+        -> {"ok": true, "tokens": N, "seconds": S, "cpu_s": S}
+    anything that fails -> {"ok": false, "error": "one line"}
+
+"pp" times a prompt of `tokens` tokens until its first output token is drawn. "tg" times `tokens`
+greedy steps of `sequences` sequences of `context` tokens, from when each has its first. Standard
+library only: every peer's environment runs this.
+"""
+
+import json
+import os
+import random
+import sys
+import time
+from typing import Any, Protocol
+
+
+class Engine(Protocol):
+    """What a worker script implements. `run` returns tokens and seconds."""
+
+    def load(self, model: str, threads: int, max_sequences: int,
+             max_context: int) -> dict[str, str]: ...
+
+    def prefill(self, prompt: list[int]) -> tuple[int, float]: ...
+
+    def decode(self, prompts: list[list[int]], tokens: int) -> tuple[int, float]: ...
+
+    def vocab_size(self) -> int: ...
+
+
+def serve(engine: Engine) -> None:
+    """Answers commands until stdin ends. Whatever a library prints goes to stderr."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        try:
+            answer = {"ok": True, **_answer(engine, json.loads(line))}
+        except Exception as error:  # the peer's failure is a result, not the end of the run
+            text = f"{type(error).__name__}: {error}"
+            answer = {"ok": False, "error": " ".join(text.split())[:300]}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def _answer(engine: Engine, request: dict[str, Any]) -> dict[str, Any]:
+    if request["cmd"] == "load":
+        started = time.perf_counter()
+        facts = engine.load(request["model"], request["threads"], request["max_sequences"],
+                            request["max_context"])
+        return {"load_s": time.perf_counter() - started, "facts": facts}
+    if request["cmd"] != "run":
+        extra = getattr(engine, request["cmd"], None)
+        if extra is None:
+            raise ValueError(f"unknown command {request['cmd']}")
+        return extra()
+    rng = random.Random(request["seed"])
+    length = request["tokens"] if request["kind"] == "pp" else request["context"]
+    # ids below 300 are control tokens in many vocabularies
+    first = min(300, engine.vocab_size() - 1)
+    prompts = [[rng.randrange(first, engine.vocab_size()) for _ in range(length)]
+               for _ in range(request["sequences"])]
+    cpu = time.process_time()
+    if request["kind"] == "pp":
+        tokens, seconds = engine.prefill(prompts[0])
+    else:
+        tokens, seconds = engine.decode(prompts, request["tokens"])
+    return {"tokens": tokens, "seconds": seconds, "cpu_s": time.process_time() - cpu}
