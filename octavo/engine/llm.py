@@ -1,13 +1,12 @@
 """LLM: the offline door. A model in this process; lists of prompts in, lists of outputs out."""
 
 import itertools
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import FrameType, TracebackType
-from typing import Any
+from types import TracebackType
+from typing import Any, TypeVar
 
 from octavo.config import EngineConfig
 from octavo.config_resolve import EngineArgs
@@ -18,11 +17,14 @@ from octavo.engine.core_client import InprocClient
 from octavo.engine.default_params import default_sampling_params
 from octavo.engine.factory import build_core, load_front_end, resolve_args
 from octavo.engine.input_processor import InputProcessor, PreparedRequest, Prompt
+from octavo.engine.interrupts import interrupts_between_steps
 from octavo.engine.metrics import EngineCollector, FrontEndMetrics
 from octavo.engine.output_processor import OutputProcessor
 from octavo.engine.outputs import RequestOutput
 from octavo.errors import EngineDeadError, InvalidRequestError, OctavoError
 from octavo.tokenizer.tokenizer import Tokenizer
+
+_T = TypeVar("_T")
 
 
 class LLM:
@@ -41,8 +43,9 @@ class LLM:
         chat_template: path of a Jinja file, instead of the model's own.
         scheduling_policy: "fcfs" or "priority".
 
-    Not thread-safe. A context manager; close with shutdown(). Raises ModelNotFoundError,
-    ModelLoadError, UnsupportedModelError, ConfigError.
+    Threads take turns: a call of one waits for those of others to end. Ctrl-C ends a call between
+    two steps and drops its requests; the LLM goes on. A context manager; close with shutdown().
+    Raises ModelNotFoundError, ModelLoadError, UnsupportedModelError, ConfigError.
     """
 
     def __init__(self, model: str, *, max_model_len: int | None = None,
@@ -54,6 +57,8 @@ class LLM:
                  backend: str = "auto", num_threads: int | None = None, seed: int | None = None,
                  chat_template: str | None = None, scheduling_policy: str = "fcfs") -> None:
         self._client: InprocClient | None = None  # first, so that __del__ works after an error
+        self._turn = threading.Lock()
+        self._turn_of: int | None = None  # the thread that is in a call
         args = EngineArgs(
             model=str(model), max_model_len=max_model_len, max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens, kv_cache_dtype=kv_cache_dtype,
@@ -71,6 +76,7 @@ class LLM:
         default_sampling_params(self._parts.model.generation_defaults)  # bad advice: refused now
         core, ready = build_core(self.config)
         self._client = InprocClient(core, ready)
+        self._stats = self._client.stats()
         self._inputs = InputProcessor(self._parts.tokenizer, self._parts.limits(self.config),
                                       eos_token_ids=self._parts.eos_token_ids)
         self._metrics = FrontEndMetrics()
@@ -94,14 +100,8 @@ class LLM:
         if priority is not None and len(priority) != len(items):
             raise InvalidRequestError(f"priority has {len(priority)} entries for {len(items)} "
                                       "prompts: give one each", param="priority")
-        prepared = []
-        for i, item in enumerate(items):
-            self._num_requests += 1
-            prepared.append(self._inputs.process(
-                str(self._num_requests), item, params[i],
-                priority=0 if priority is None else priority[i],
-            ))
-        return self._run(prepared, progress=use_tqdm)
+        priorities = [0] * len(items) if priority is None else priority
+        return self._in_turn(lambda: self._generate(items, params, priorities, use_tqdm))
 
     def chat(self, messages: Sequence[Message] | Sequence[Sequence[Message]],
              sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
@@ -148,8 +148,9 @@ class LLM:
         return found
 
     def stats(self) -> SchedulerStats:
-        """Counters and gauges of the engine core."""
-        return self._alive().stats()
+        """Counters and gauges of the engine core, as of its last step."""
+        self._alive()
+        return self._stats
 
     def describe(self) -> dict[str, str]:
         """How the model is stored and run: backend, instruction set, threads, tensor formats."""
@@ -157,10 +158,13 @@ class LLM:
 
     def reset_prefix_cache(self) -> None:
         """Drops every cached block."""
-        self._alive().reset_prefix_cache()
+        self._in_turn(lambda: self._alive().reset_prefix_cache())
 
     def shutdown(self) -> None:
-        """Frees the model. Idempotent."""
+        """Frees the model, after the calls of other threads. Idempotent."""
+        self._in_turn(self._shut_down)
+
+    def _shut_down(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             client.shutdown()
@@ -176,6 +180,21 @@ class LLM:
     def __del__(self) -> None:
         if getattr(self, "_client", None) is not None:
             self.shutdown()
+
+    def _in_turn(self, call: Callable[[], _T]) -> _T:
+        """Runs the call while no other thread is in one."""
+        me = threading.get_ident()
+        if self._turn_of == me:  # a signal handler or a callback: waiting would never end
+            raise InvalidRequestError("this LLM is in a call of this thread already: wait until "
+                                      "that has returned")
+        with self._turn:
+            try:
+                self._turn_of = me
+                return call()
+            finally:
+                if self._client is not None:
+                    self._stats = self._client.stats()
+                self._turn_of = None
 
     def _alive(self) -> InprocClient:
         if self._client is None:
@@ -194,7 +213,23 @@ class LLM:
                                       param="sampling_params")
         return given
 
-    def _run(self, prepared: list[PreparedRequest], *, progress: bool) -> list[RequestOutput]:
+    def _generate(self, items: Sequence[Prompt], params: Sequence[SamplingParams],
+                  priorities: Sequence[int], use_tqdm: bool) -> list[RequestOutput]:
+        client = self._alive()
+        prepared: list[PreparedRequest] = []
+        with (interrupts_between_steps() as check_interrupt,
+              _progress_bar(len(items), use_tqdm) as advance):
+            for item, item_params, priority in zip(items, params, priorities, strict=True):
+                check_interrupt()
+                self._num_requests += 1
+                prepared.append(self._inputs.process(str(self._num_requests), item, item_params,
+                                                     priority=priority))
+            results = self._run(client, prepared, check_interrupt, advance)
+        return [results[p.request_id] for p in prepared]
+
+    def _run(self, client: InprocClient, prepared: list[PreparedRequest],
+             check_interrupt: Callable[[], None],
+             advance: Callable[[dict[str, RequestOutput]], None]) -> dict[str, RequestOutput]:
         results: dict[str, RequestOutput] = {}
         failures: list[OctavoError] = []
 
@@ -204,22 +239,19 @@ class LLM:
             else:
                 results[output.request_id] = output
 
-        client = self._alive()
         waiting = prepared[::-1]
-        with (_progress_bar(len(prepared), progress) as advance,
-              _interrupts_between_steps() as check_interrupt):
-            try:
-                while waiting or client.has_requests:
-                    check_interrupt()
-                    self._feed(client, waiting, sink)
-                    self._step(client)
-                    if failures:
-                        raise failures[0]
-                    advance(results)
-            except BaseException:  # Ctrl-C too: nothing may run on unseen
-                self._drop_all(prepared)
-                raise
-        return [results[p.request_id] for p in prepared]
+        try:
+            while waiting or client.has_requests:
+                check_interrupt()
+                self._feed(client, waiting, sink)
+                self._step(client)
+                if failures:
+                    raise failures[0]
+                advance(results)
+        except BaseException:  # Ctrl-C too: nothing may run on unseen
+            self._drop_all(prepared)
+            raise
+        return results
 
     def _step(self, client: InprocClient) -> None:
         outputs = client.step()
@@ -227,6 +259,8 @@ class LLM:
         if aborts:
             client.abort(aborts)
         self._metrics.observe_stats(outputs.stats)
+        if outputs.stats is not None:  # other threads may look at them meanwhile
+            self._stats = outputs.stats
 
     def _feed(self, client: InprocClient, waiting: list[PreparedRequest], sink: Any) -> None:
         """Hands over requests while the waiting queue has room; a list may be longer than it."""
@@ -254,37 +288,6 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if items and all(isinstance(i, int) for i in items):
         return [items]
     return items
-
-
-@contextmanager
-def _interrupts_between_steps() -> Iterator[Callable[[], None]]:
-    """Yields a function that raises KeyboardInterrupt if Ctrl-C was pressed since the last call.
-
-    In the middle of a step it would leave the engine in no state to go on from. A second Ctrl-C
-    is raised at once. Where Ctrl-C means something else, or in another thread, nothing changes.
-    """
-    ours = (threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler)
-    if not ours:
-        yield lambda: None
-        return
-    pressed = False
-
-    def press(number: int, frame: FrameType | None) -> None:
-        nonlocal pressed
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        pressed = True
-
-    def check() -> None:
-        if pressed:
-            raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, press)
-    try:
-        yield check
-        check()
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager

@@ -108,7 +108,7 @@ def test_kv_dtype(dtype: str, expected: str) -> None:
 ])
 def test_bad_arguments_are_named(args: dict[str, object]) -> None:
     with pytest.raises(ConfigError) as caught:
-        resolve(**args)
+        resolve(**args)  # type: ignore[arg-type]
     assert caught.value.param in args and "\n" not in caught.value.message
 
 
@@ -133,7 +133,7 @@ def test_a_size_beyond_the_memory_names_the_largest_that_works(name: str, value:
 
 def test_a_default_size_that_holds_no_block_blames_the_block() -> None:
     machine = dataclasses.replace(MACHINE, available_bytes=GIB)
-    with pytest.raises(ConfigError, match="default size .*give at most") as caught:
+    with pytest.raises(ConfigError, match=r"default size .*give at most") as caught:
         resolve(machine, block_size=16 * 2000)
     assert caught.value.param == "block_size"
     with pytest.raises(ConfigError, match="give at most 16,"):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from octavo import LLM, SamplingParams
+from octavo.engine.input_processor import Prompt
 from octavo.errors import (
     ConfigError,
     ContextLengthError,
@@ -47,7 +48,8 @@ def test_a_reported_seed_repeats_the_request(llm: LLM) -> None:
 
 def test_token_ids_and_text_are_the_same_prompt(llm: LLM) -> None:
     ids = llm.get_tokenizer().encode("hello")
-    by_text, by_ids, by_dict = llm.generate(["hello", ids, {"prompt_token_ids": ids}], GREEDY)
+    prompts: list[Prompt] = ["hello", ids, {"prompt_token_ids": ids}]
+    by_text, by_ids, by_dict = llm.generate(prompts, GREEDY)
     assert by_text.outputs[0].token_ids == by_ids.outputs[0].token_ids
     assert by_text.outputs[0].token_ids == by_dict.outputs[0].token_ids
     (single,) = llm.generate(ids, GREEDY)
