@@ -17,6 +17,7 @@ from octavo.engine.input_processor import PreparedRequest
 from octavo.engine.metrics import FinishedRequest, FrontEndMetrics
 from octavo.engine.outputs import (
     CompletionOutput,
+    LengthLimit,
     Logprob,
     OutputKind,
     RequestMetrics,
@@ -328,6 +329,17 @@ class _Sample:
         return (self.num_tokens > self._told_tokens or bool(self.text)
                 or (self.finish_reason is not None and not self._told_finish))
 
+    def _length_limit(self) -> LengthLimit | None:
+        if self.finish_reason != FinishReason.LENGTH:
+            return None
+        prepared = self.group.prepared
+        asked = prepared.params.max_tokens
+        if asked is not None and self.num_tokens >= asked:
+            return "max_tokens"
+        # what fits behind the prompt; less than that was drawn if there were no blocks left
+        rest = prepared.core_requests[self.index].max_tokens
+        return "context" if self.num_tokens >= rest else "kv_cache"
+
     def completion(self, delta: bool) -> CompletionOutput:
         """This sample as a delta since the last call, or whole."""
         self._told_tokens = self.num_tokens
@@ -337,6 +349,7 @@ class _Sample:
             cumulative_logprob=self.cumulative_logprob,
             finish_reason=None if self.finish_reason is None else str(self.finish_reason),
             stop_reason=self.stop_reason, seed=self.group.prepared.seed,
+            length_limit=self._length_limit(),
         )
         if delta:  # told once, then forgotten
             self.text, self.token_ids = "", []

@@ -7,6 +7,7 @@ import dataclasses
 from typing import Literal, NamedTuple
 
 OutputKind = Literal["delta", "cumulative", "final"]
+LengthLimit = Literal["max_tokens", "context", "kv_cache"]
 
 
 class Logprob(NamedTuple):
@@ -34,6 +35,8 @@ class CompletionOutput:
         finish_reason: "stop", "length", "abort" or "error"; None while running.
         stop_reason: the stop string or stop id that matched; None for EOS.
         seed: the seed the noise was keyed with, given or drawn.
+        length_limit: with finish_reason "length", what was reached: "max_tokens" (the request's
+            own bound), "context" (max_model_len) or "kv_cache" (all of it, by this sample alone).
     """
 
     index: int
@@ -44,6 +47,7 @@ class CompletionOutput:
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     seed: int | None = None
+    length_limit: LengthLimit | None = None
 
     @property
     def finished(self) -> bool:
@@ -100,6 +104,7 @@ class RequestOutput:
             old.cumulative_logprob = new.cumulative_logprob
             old.finish_reason = new.finish_reason
             old.stop_reason = new.stop_reason
+            old.length_limit = new.length_limit
         self.finished = newer.finished
         self.num_cached_tokens = newer.num_cached_tokens
         if newer.prompt_logprobs is not None:

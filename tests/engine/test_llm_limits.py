@@ -59,10 +59,19 @@ def test_the_context_and_the_cache_end_a_request(tiny_folder: Path) -> None:
         assert (len(out.outputs[0].token_ids), out.outputs[0].finish_reason) == (10, "length")
         (out,) = llm.generate("x" * 39, rest)
         assert (len(out.outputs[0].token_ids), out.outputs[0].finish_reason) == (1, "length")
+        assert out.outputs[0].length_limit == "context"
+        few = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
+        fits, cut = (o.outputs[0] for o in llm.generate(["x" * 30, "x" * 35], few))
+        assert (len(fits.token_ids), fits.length_limit) == (10, "max_tokens")
+        assert (len(cut.token_ids), cut.length_limit) == (5, "context")
+        stopped = llm.generate("x", SamplingParams(temperature=0, stop_token_ids=list(range(256))))
+        assert (stopped[0].outputs[0].finish_reason, stopped[0].outputs[0].length_limit) == (
+            "stop", None)
     with LLM(str(tiny_folder), max_model_len=200, num_blocks=3) as llm:
         (out,) = llm.generate("x" * 30, rest)
         # the last token needs no slot: it is drawn and never computed
         assert (len(out.outputs[0].token_ids), out.outputs[0].finish_reason) == (19, "length")
+        assert out.outputs[0].length_limit == "kv_cache"
         assert llm.stats().num_free_blocks == 3
 
 

@@ -93,6 +93,14 @@ def test_ignore_eos_goes_on() -> None:
     assert shown.text == "ab<|eos|>"
 
 
+def test_a_merged_delta_says_which_limit_ended_it() -> None:
+    whole, *newer = run("abcdef", SamplingParams(max_tokens=3), kind="delta")
+    assert whole.outputs[0].length_limit is None
+    for delta in newer:
+        whole.merge_delta(delta)
+    assert (whole.outputs[0].text, whole.outputs[0].length_limit) == ("abc", "max_tokens")
+
+
 def test_detokenize_off_gives_ids_only() -> None:
     sample = final("ab", detokenize=False).outputs[0]
     assert (sample.text, sample.token_ids) == ("", [*b"ab", EOS])
