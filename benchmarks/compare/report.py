@@ -67,8 +67,9 @@ def table_text(outcome: Outcome) -> str:
         lines.append(f"| {row.case.name} | {Path(row.model).name} | " + " | ".join(cells) + " |")
     notes = [f"missing: {line}" for line in outcome.missing]
     if outcome.load_before is not None and outcome.load_before > QUIET_LOAD:
-        notes.append(f"busy machine: load average {outcome.load_before:.1f} before the run. Engines "
-                     "whose threads spin lose most by that; quote ratios of a quiet machine only.")
+        notes.append(f"busy machine: load average {outcome.load_before:.1f} before the run. "
+                     "Engines whose threads spin lose most by that: quote ratios of a quiet "
+                     "machine only.")
     notes += [f"failed: {load['entrant']} on {Path(load['model']).name}: {load['error']}"
               for load in outcome.loads if "error" in load]
     notes += [f"failed: {name} in {row.case.name}: {error}"

@@ -18,7 +18,7 @@ from octavo.errors import ConfigError
 # tokens of the block one Mooncake hash id stands for
 TRACE_BLOCK = 512
 MAX_TRACE_BYTES = 1 << 30
-_AZURE_COLUMNS = {"ContextTokens", "GeneratedTokens"}
+_AZURE_COLUMNS = {"contexttokens", "generatedtokens"}
 
 
 @dataclasses.dataclass(slots=True, frozen=True)
@@ -152,20 +152,23 @@ def _rows(path: Path, limit: int | None) -> list[_Row]:
 
 
 def _azure_rows(path: Path) -> Iterator[tuple[int, _Row]]:
-    """TIMESTAMP,ContextTokens,GeneratedTokens. Without time stamps all arrive at once."""
+    """TIMESTAMP,ContextTokens,GeneratedTokens, in any case and with or without underscores.
+    Without time stamps all arrive at once."""
     with path.open(newline="", encoding="utf-8") as file:
         lines = (line for line in file if not line.startswith("#"))
         reader = csv.DictReader(lines)
-        if not set(reader.fieldnames or ()) >= _AZURE_COLUMNS:
+        names = [name.lower().replace("_", "") for name in reader.fieldnames or ()]
+        reader.fieldnames = names
+        if not set(names) >= _AZURE_COLUMNS:
             raise ConfigError(f"{path}: is neither an Azure trace (columns ContextTokens and "
                               "GeneratedTokens) nor .jsonl", param="dataset_path")
         for record in reader:
             number = reader.line_num
             try:
-                stamp = record.get("TIMESTAMP")
+                stamp = record.get("timestamp")
                 arrival = 0.0 if stamp is None else _seconds(stamp)
-                yield number, _Row(arrival, int(record["ContextTokens"]),
-                                   int(record["GeneratedTokens"]))
+                yield number, _Row(arrival, int(record["contexttokens"]),
+                                   int(record["generatedtokens"]))
             except (ValueError, TypeError) as error:
                 raise ConfigError(f"{path}, line {number}: {error}",
                                   param="dataset_path") from None
