@@ -5,9 +5,10 @@ consumer has not fetched yet, so memory stays bounded. Cancelling a generator ab
 """
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from prometheus_client.registry import CollectorRegistry
 
@@ -21,10 +22,12 @@ from octavo.engine.core_process import BuildCore
 from octavo.engine.default_params import default_sampling_params
 from octavo.engine.factory import FrontEndParts, build_core, load_front_end, resolve_args
 from octavo.engine.input_processor import InputProcessor, Prompt
+from octavo.engine.load_arguments import model_argument, refuse_unknown, template_argument
 from octavo.engine.metrics import EngineCollector, FrontEndMetrics, make_registry
 from octavo.engine.output_processor import OutputProcessor
 from octavo.engine.outputs import OutputKind, RequestOutput
 from octavo.errors import (
+    ConfigError,
     EngineDeadError,
     EngineLoadingError,
     InvalidRequestError,
@@ -49,27 +52,42 @@ class AsyncLLM:
     Attributes: config; tokenizer; chat_template; engine_info (limits, None until ready).
     """
 
-    def __init__(self, model: str, *, max_model_len: int | None = None,
+    def __init__(self, model: str | os.PathLike[str], *, max_model_len: int | None = None,
                  max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None,
                  max_num_waiting: int = 4096, kv_cache_dtype: str = "auto",
                  kv_cache_memory_bytes: int | None = None, num_blocks: int | None = None,
                  block_size: int = 16, enable_prefix_caching: bool = True,
-                 enable_chunked_prefill: bool = True, backend: str = "auto",
-                 num_threads: int | None = None, seed: int | None = None,
-                 chat_template: str | None = None, scheduling_policy: str = "fcfs",
-                 engine: EngineKind = "process",
-                 on_death: Callable[[OctavoError], None] | None = None) -> None:
+                 enable_chunked_prefill: bool = True, long_prefill_token_threshold: int = 0,
+                 backend: str = "auto", num_threads: int | None = None, seed: int | None = None,
+                 chat_template: str | os.PathLike[str] | None = None,
+                 scheduling_policy: str = "fcfs", engine: EngineKind = "process",
+                 on_death: Callable[[OctavoError], None] | None = None,
+                 **unknown: object) -> None:
+        refuse_unknown(unknown, AsyncLLM.__init__)
         args = EngineArgs(
-            model=str(model), max_model_len=max_model_len, max_num_seqs=max_num_seqs,
+            model=model_argument(model), max_model_len=max_model_len, max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens, max_num_waiting=max_num_waiting,
             kv_cache_dtype=kv_cache_dtype, kv_cache_memory_bytes=kv_cache_memory_bytes,
             num_blocks=num_blocks, block_size=block_size,
             enable_prefix_caching=enable_prefix_caching,
-            enable_chunked_prefill=enable_chunked_prefill, backend=backend,
+            enable_chunked_prefill=enable_chunked_prefill,
+            long_prefill_token_threshold=long_prefill_token_threshold, backend=backend,
             num_threads=num_threads, seed=seed, scheduling_policy=scheduling_policy,
         )
-        self._set_up(resolve_args(args).config, chat_template=chat_template, engine=engine,
-                     on_death=on_death)
+        self._set_up_from(args, chat_template, engine, on_death)
+
+    @classmethod
+    def from_engine_args(cls, args: EngineArgs, *,
+                         chat_template: str | os.PathLike[str] | None = None,
+                         engine: EngineKind = "process",
+                         on_death: Callable[[OctavoError], None] | None = None) -> "AsyncLLM":
+        """An AsyncLLM of arguments that were gathered before; else as the constructor."""
+        if not isinstance(args, EngineArgs):
+            raise ConfigError(f"args is a {type(args).__name__}: give an EngineArgs",
+                              param="args")
+        self = cls.__new__(cls)
+        self._set_up_from(args, chat_template, engine, on_death)
+        return self
 
     @classmethod
     def from_config(cls, config: EngineConfig, *, engine: EngineKind = "process",
@@ -92,8 +110,17 @@ class AsyncLLM:
         self._join(config, parts, host, on_death)
         return self
 
+    def _set_up_from(self, args: EngineArgs, chat_template: str | os.PathLike[str] | None,
+                     engine: EngineKind,
+                     on_death: Callable[[OctavoError], None] | None) -> None:
+        template = template_argument(chat_template)
+        self._set_up(resolve_args(args).config, chat_template=template, engine=engine,
+                     on_death=on_death)
+
     def _set_up(self, config: EngineConfig, *, chat_template: str | None, engine: EngineKind,
                 on_death: Callable[[OctavoError], None] | None) -> None:
+        if engine not in get_args(EngineKind):
+            raise ConfigError(f"engine is {engine!r}: give process or inproc", param="engine")
         host = start_host(config, engine, build_core)
         try:
             parts = load_front_end(config, chat_template=chat_template)
@@ -117,6 +144,7 @@ class AsyncLLM:
         self._errored: OctavoError | None = None
         self._on_death = on_death
         self._shut_down = False
+        self._ended = False
         self._inputs = InputProcessor(parts.tokenizer, parts.limits(config),
                                       eos_token_ids=parts.eos_token_ids)
         # of their own: slow checks of grammars hold up nothing but one another
@@ -165,6 +193,12 @@ class AsyncLLM:
         return self._errored
 
     @property
+    def max_num_samples(self) -> int:
+        """Most samples, of all requests together, that may run or wait at once."""
+        limits = self.config.scheduler
+        return limits.max_num_seqs + limits.max_num_waiting
+
+    @property
     def num_unfinished_requests(self) -> int:
         """User requests running or waiting."""
         return self._outputs.num_requests
@@ -210,9 +244,10 @@ class AsyncLLM:
         For callers that must know before they answer. Who stops fetching must call abort().
         """
         self._check_alive()
-        if request_id in self._outputs:
-            raise InvalidRequestError(f"request_id is {request_id!r}: it is in use, give another",
-                                      param="request_id")
+        self._check_id(request_id)
+        if output_kind not in get_args(OutputKind):
+            raise InvalidRequestError(f"output_kind is {output_kind!r}: give delta, cumulative or "
+                                      "final", param="output_kind")
         self._check_room(1)
         inline = _size_of(prompt) < _INLINE_SIZE
         has_grammar = getattr(sampling_params, "structured_outputs", None) is not None
@@ -229,9 +264,7 @@ class AsyncLLM:
             prepared = process() if inline else await asyncio.to_thread(process)
         self._check_alive()
         self._check_room(prepared.params.n)
-        if request_id in self._outputs:
-            raise InvalidRequestError(f"request_id is {request_id!r}: it is in use, give another",
-                                      param="request_id")
+        self._check_id(request_id)
         assert self._client is not None
         self._client.add(prepared.core_requests)  # first: what cannot be sent must leave no trace
         collector = OutputCollector()
@@ -284,18 +317,28 @@ class AsyncLLM:
         self._grammar_threads.shutdown(wait=False)
         client = await self._start()
         await client.shutdown()
+        self._ended = True
 
     def _check_alive(self) -> None:
         if self._errored is not None:
             raise type(self._errored)(self._errored.message)
+        if self._ended:
+            raise EngineDeadError("this AsyncLLM was shut down: make a new one")
         if self._shut_down:
             raise EngineDeadError("the engine is shutting down: no new requests are taken")
         if not self.is_ready:
             raise EngineLoadingError("the model is still loading: try again in a few seconds")
 
+    def _check_id(self, request_id: str) -> None:
+        if not isinstance(request_id, str) or not _is_encodable(request_id):
+            raise InvalidRequestError(f"request_id is {request_id!r}: give text",
+                                      param="request_id")
+        if request_id in self._outputs:
+            raise InvalidRequestError(f"request_id is {request_id!r}: it is in use, give another",
+                                      param="request_id")
+
     def _check_room(self, num_samples: int) -> None:
-        limits = self.config.scheduler
-        bound = limits.max_num_seqs + limits.max_num_waiting
+        bound = self.max_num_samples
         if num_samples > bound:  # trying again would never help
             raise InvalidRequestError(
                 f"n is {num_samples}: this engine runs or queues {bound} samples, give at most "
@@ -335,7 +378,17 @@ class AsyncLLM:
 def _size_of(prompt: Prompt) -> int:
     """Characters or token ids of a prompt; 0 for what is none (it will be refused)."""
     parts = prompt.values() if isinstance(prompt, Mapping) else (prompt,)
-    return max((len(p) for p in parts if isinstance(p, Sized)), default=0)
+    # an array of no dimensions has a length in name only
+    return max((len(p) for p in parts if isinstance(p, Sized) and getattr(p, "ndim", None) != 0),
+               default=0)
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # lone surrogates
+        return False
+    return True
 
 
 def start_host(config: EngineConfig, engine: EngineKind, build: BuildCore) -> CoreHost:

@@ -15,6 +15,7 @@ from octavo.config_resolve import EngineArgs, Resolution, resolve_config
 from octavo.core.messages import EngineReady
 from octavo.engine.core import EngineCore
 from octavo.engine.input_processor import InputLimits
+from octavo.engine.load_arguments import model_argument
 from octavo.executor.inproc import InprocExecutor
 from octavo.grammar.backend import GrammarBackend
 from octavo.grammar.manager import GrammarManager
@@ -52,6 +53,7 @@ def resolve_args(args: EngineArgs, *, server: ServerSection | None = None) -> Re
 
     Raises ModelNotFoundError, ModelLoadError, UnsupportedModelError, ConfigError.
     """
+    args = dataclasses.replace(args, model=model_argument(args.model))
     path = resolve(args.model)
     with open_model(path) as model_file:
         model = model_file.config

@@ -10,7 +10,7 @@ import itertools
 import operator
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import msgspec
@@ -85,7 +85,7 @@ class InputProcessor:
             raise InvalidRequestError(
                 f"sampling_params is a {type(params).__name__}: give a SamplingParams",
                 param="sampling_params")
-        if not -_MAX_PRIORITY <= priority < _MAX_PRIORITY:
+        if not (isinstance(priority, int) and -_MAX_PRIORITY <= priority < _MAX_PRIORITY):
             raise InvalidRequestError(f"priority is {priority}: give a 32-bit number",
                                       param="priority")
         salt = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
@@ -153,7 +153,13 @@ class InputProcessor:
         return text, None if ids is None else self._checked_prompt_ids(ids)
 
     def _checked_prompt_ids(self, ids: Any) -> list[int]:
+        if isinstance(ids, (bytes, bytearray, memoryview)):
+            raise InvalidRequestError(f"the prompt is {type(ids).__name__}: decode it to text, or "
+                                      "give a list of token ids", param="prompt")
         try:
+            if isinstance(ids, (Mapping, Set)):
+                raise TypeError  # neither has an order
+            ids = list(ids)
             plain = [operator.index(i) for i in ids]
         except TypeError:
             raise InvalidRequestError("the prompt is neither text nor a list of token ids",

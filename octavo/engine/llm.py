@@ -1,9 +1,10 @@
 """LLM: the offline door. A model in this process; lists of prompts in, lists of outputs out."""
 
 import itertools
+import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
@@ -12,12 +13,20 @@ from octavo.config import EngineConfig
 from octavo.config_resolve import EngineArgs
 from octavo.core.messages import SchedulerStats
 from octavo.core.sampling_params import SamplingParams
+from octavo.engine.call_arguments import (
+    check_num_samples,
+    conversation_list,
+    params_list,
+    priority_list,
+    prompt_list,
+)
 from octavo.engine.chat import Message, chat_prompt
 from octavo.engine.core_client import InprocClient
 from octavo.engine.default_params import default_sampling_params
 from octavo.engine.factory import build_core, load_front_end, resolve_args
 from octavo.engine.input_processor import InputProcessor, PreparedRequest, Prompt
 from octavo.engine.interrupts import interrupts_between_steps
+from octavo.engine.load_arguments import model_argument, refuse_unknown, template_argument
 from octavo.engine.metrics import EngineCollector, FrontEndMetrics
 from octavo.engine.output_processor import OutputProcessor
 from octavo.engine.outputs import RequestOutput
@@ -43,24 +52,29 @@ class LLM:
         chat_template: path of a Jinja file, instead of the model's own.
         scheduling_policy: "fcfs" or "priority".
 
+    Any other argument is a ConfigError that says what to give instead.
+
     Threads take turns: a call of one waits for those of others to end. Ctrl-C ends a call between
     two steps and drops its requests; the LLM goes on. A context manager; close with shutdown().
     Raises ModelNotFoundError, ModelLoadError, UnsupportedModelError, ConfigError.
     """
 
-    def __init__(self, model: str, *, max_model_len: int | None = None,
+    def __init__(self, model: str | os.PathLike[str], *, max_model_len: int | None = None,
                  max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None,
                  kv_cache_dtype: str = "auto", kv_cache_memory_bytes: int | None = None,
                  num_blocks: int | None = None, block_size: int = 16,
                  enable_prefix_caching: bool = True, enable_chunked_prefill: bool = True,
                  long_prefill_token_threshold: int = 0,
                  backend: str = "auto", num_threads: int | None = None, seed: int | None = None,
-                 chat_template: str | None = None, scheduling_policy: str = "fcfs") -> None:
+                 chat_template: str | os.PathLike[str] | None = None,
+                 scheduling_policy: str = "fcfs", **unknown: object) -> None:
         self._client: InprocClient | None = None  # first, so that __del__ works after an error
         self._turn = threading.Lock()
         self._turn_of: int | None = None  # the thread that is in a call
+        refuse_unknown(unknown, LLM.__init__)
+        template = template_argument(chat_template)
         args = EngineArgs(
-            model=str(model), max_model_len=max_model_len, max_num_seqs=max_num_seqs,
+            model=model_argument(model), max_model_len=max_model_len, max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens, kv_cache_dtype=kv_cache_dtype,
             kv_cache_memory_bytes=kv_cache_memory_bytes, num_blocks=num_blocks,
             block_size=block_size, enable_prefix_caching=enable_prefix_caching,
@@ -72,7 +86,7 @@ class LLM:
         self.config: EngineConfig = resolution.config
         if backend == "auto" and self.config.model.backend == "reference":
             print(f"octavo: {resolution.lines[0]}", file=sys.stderr)
-        self._parts = load_front_end(self.config, chat_template=chat_template)
+        self._parts = load_front_end(self.config, chat_template=template)
         default_sampling_params(self._parts.model.generation_defaults)  # bad advice: refused now
         core, ready = build_core(self.config)
         self._client = InprocClient(core, ready)
@@ -83,27 +97,29 @@ class LLM:
         self._outputs = OutputProcessor(self._parts.tokenizer, self._metrics)
         self._num_requests = 0
 
-    def generate(self, prompts: Prompt | Sequence[Prompt],
+    def generate(self, prompts: Prompt | Iterable[Prompt],
                  sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
                  use_tqdm: bool = True,
                  priority: Sequence[int] | None = None) -> list[RequestOutput]:
         """Outputs in the order of the prompts.
 
-        prompts: one or a list of: text, token ids, {"prompt": text}, {"prompt_token_ids": ids}.
+        prompts: one or many of: text, token ids (an array of integers too), {"prompt": text},
+            {"prompt_token_ids": ids}.
         sampling_params: one for all, one each, or None for get_default_sampling_params().
         use_tqdm: a progress bar, where stderr is a terminal. priority: one each.
         Every prompt is checked before any runs. Raises InvalidRequestError and its subclasses
         (nothing has run), OctavoError when a request fails inside the engine, EngineDeadError.
         """
-        items = _as_list(prompts)
-        params = self._params_of(sampling_params, len(items))
-        if priority is not None and len(priority) != len(items):
-            raise InvalidRequestError(f"priority has {len(priority)} entries for {len(items)} "
-                                      "prompts: give one each", param="priority")
-        priorities = [0] * len(items) if priority is None else priority
+        self._alive()
+        items = prompt_list(prompts)
+        if sampling_params is None:
+            sampling_params = self.get_default_sampling_params()
+        params = params_list(sampling_params, len(items))
+        check_num_samples(params, self.max_num_samples)
+        priorities = priority_list(priority, len(items))
         return self._in_turn(lambda: self._generate(items, params, priorities, use_tqdm))
 
-    def chat(self, messages: Sequence[Message] | Sequence[Sequence[Message]],
+    def chat(self, messages: Iterable[Message] | Iterable[Sequence[Message]],
              sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
              use_tqdm: bool = True, add_generation_prompt: bool = True,
              continue_final_message: bool = False,
@@ -111,17 +127,21 @@ class LLM:
              chat_template_kwargs: Mapping[str, Any] | None = None) -> list[RequestOutput]:
         """generate() for one conversation or a list of them, each a list of
         {"role": ..., "content": ...}."""
-        conversations: Sequence[Any] = messages
-        if not messages or isinstance(messages[0], Mapping):
-            conversations = [messages]
+        self._alive()
         prompts: list[Prompt] = [
             chat_prompt(self._parts.tokenizer, self._parts.chat_template, conversation,
                         add_generation_prompt=add_generation_prompt,
                         continue_final_message=continue_final_message, tools=tools,
                         chat_template_kwargs=chat_template_kwargs)
-            for conversation in conversations
+            for conversation in conversation_list(messages)
         ]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    @property
+    def max_num_samples(self) -> int:
+        """Most samples (n) of one request: as many may run or wait."""
+        limits = self.config.scheduler
+        return limits.max_num_seqs + limits.max_num_waiting
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
@@ -201,18 +221,6 @@ class LLM:
             raise EngineDeadError("this LLM was shut down: make a new one")
         return self._client
 
-    def _params_of(self, given: SamplingParams | Sequence[SamplingParams] | None,
-                   count: int) -> Sequence[SamplingParams]:
-        if given is None:
-            return [self.get_default_sampling_params()] * count
-        if isinstance(given, SamplingParams):
-            return [given] * count
-        if len(given) != count:
-            raise InvalidRequestError(f"sampling_params has {len(given)} entries for {count} "
-                                      "prompts: give one for all, or one each",
-                                      param="sampling_params")
-        return given
-
     def _generate(self, items: Sequence[Prompt], params: Sequence[SamplingParams],
                   priorities: Sequence[int], use_tqdm: bool) -> list[RequestOutput]:
         client = self._alive()
@@ -278,16 +286,6 @@ class LLM:
                 self._client.abort(core_ids)
             except EngineDeadError:
                 pass  # nothing runs any more
-
-
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """A single prompt, in any of its forms, becomes a list of one."""
-    if isinstance(prompts, (str, Mapping)):
-        return [prompts]
-    items: list[Any] = list(prompts)
-    if items and all(isinstance(i, int) for i in items):
-        return [items]
-    return items
 
 
 @contextmanager

@@ -89,7 +89,8 @@ class ChatTemplate:
         eos_token: str,
         control_tokens: Iterable[str],
         tool_use_source: str | None = None,
-        missing_reason: str = "no chat template is loaded; start with --chat-template FILE",
+        missing_reason: str = "no chat template is loaded; give one (chat_template, or serve "
+        "--chat-template FILE)",
     ) -> None:
         self.source = source
         self._missing_reason = missing_reason
@@ -106,14 +107,17 @@ class ChatTemplate:
         """The template in a file. Raises ConfigError if it cannot be read or is not a template."""
         try:
             source = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--chat-template {path}: {_one_line(error)}") from None
+        except OSError as error:
+            reason = (error.strerror or _one_line(error)).lower()
+            raise ConfigError(f"chat_template {str(path)!r}: {reason}") from None
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"chat_template {str(path)!r}: {_one_line(error)}") from None
         try:
             return cls(
                 source, bos_token=bos_token, eos_token=eos_token, control_tokens=control_tokens
             )
         except ConfigError as error:
-            raise ConfigError(f"--chat-template {path}: {error}") from None
+            raise ConfigError(f"chat_template {str(path)!r}: {error}") from None
 
     @property
     def is_missing(self) -> bool:

@@ -80,7 +80,8 @@ def load_chat_template(
         return ChatTemplate.from_file(
             path, bos_token=bos, eos_token=eos, control_tokens=tokenizer.control_tokens
         )
-    missing = "this model has no chat template; start the server with --chat-template FILE"
+    give = "give one (chat_template, or serve --chat-template FILE)"
+    missing = f"this model has no chat template; {give}"
     try:
         return ChatTemplate(
             sources.get("default"),
@@ -91,7 +92,7 @@ def load_chat_template(
             missing_reason=missing,
         )
     except ConfigError as error:
-        reason = f"the model's own {error}; start the server with --chat-template FILE"
+        reason = f"the model's own {error}; {give}"
         return ChatTemplate(
             None, bos_token=bos, eos_token=eos, control_tokens=(), missing_reason=reason
         )

@@ -371,12 +371,16 @@ def test_an_id_may_be_used_again_at_once() -> None:
     run(test())
 
 
-def test_what_cannot_be_sent_leaves_no_trace() -> None:
+def test_what_cannot_be_sent_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsendable(message: object) -> bytes:
+        raise OverflowError("too large for the wire")
+
     async def test() -> None:
         llm = make(scripted("x"))
         await llm.wait_ready()
-        with pytest.raises(UnicodeEncodeError):
-            await _drain(llm, "\ud800")
+        with monkeypatch.context() as patch, pytest.raises(OverflowError):
+            patch.setattr("octavo.engine.core_client.encode_frame", unsendable)
+            await _drain(llm, "r")
         assert llm.num_unfinished_requests == 0
         assert await _drain(llm, "r") == "x"
         await llm.shutdown(drain=True)
@@ -388,6 +392,7 @@ def test_more_samples_than_the_queue_can_ever_hold_are_no_full_queue() -> None:
     async def test() -> None:
         llm = make(scripted("x"), config_of(max_num_seqs=2, max_num_waiting=3))
         await llm.wait_ready()
+        assert llm.max_num_samples == 5
         with pytest.raises(InvalidRequestError, match="n is 6"):
             await anext(llm.generate("a", SamplingParams(n=6), "r"))
         await llm.shutdown()

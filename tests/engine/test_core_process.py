@@ -197,7 +197,10 @@ def test_an_engine_that_fails_to_load_is_reaped(tiny_folder: Path, tmp_path: Pat
     run(test())
 
 
-def test_a_front_end_that_cannot_load_leaves_no_engine(tiny_folder: Path) -> None:
+def test_a_front_end_that_cannot_load_leaves_no_engine(
+        tiny_folder: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.jinja"
+    broken.write_text("{% for")
     pids: list[int] = []
     start = ProcessHost.__init__
 
@@ -207,5 +210,5 @@ def test_a_front_end_that_cannot_load_leaves_no_engine(tiny_folder: Path) -> Non
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(OctavoError):
         patch.setattr(ProcessHost, "__init__", noted)
-        AsyncLLM(str(tiny_folder), num_blocks=64, chat_template="/nowhere.jinja")
+        AsyncLLM(str(tiny_folder), num_blocks=64, chat_template=broken)
     assert len(pids) == 1 and not Path(f"/proc/{pids[0]}").exists()
