@@ -188,7 +188,8 @@ def _threads(args: EngineArgs, machine: MachineFacts, lines: list[str]) -> int:
     if args.num_threads is not None:
         if args.num_threads > 4 * machine.num_affinity_cpus:
             raise _bad("num_threads", args.num_threads,
-                       f"this process may use {machine.num_affinity_cpus} CPUs")
+                       f"give at most {4 * machine.num_affinity_cpus}, four for each of the "
+                       f"{machine.num_affinity_cpus} CPUs this process may use")
         return args.num_threads
     # a second hyperthread of a core adds nothing to kernels that saturate it
     choices = {"physical cores": machine.num_cores, "CPU affinity": machine.num_affinity_cpus}
@@ -242,12 +243,15 @@ def _num_blocks(args: EngineArgs, spec: KVCacheSpec, machine: MachineFacts, *,
             raise _too_large("num_blocks", args.num_blocks,
                              args.num_blocks * spec.bytes_per_block, available,
                              largest=available // spec.bytes_per_block)
+        lines.append(_kv_line(spec, args.num_blocks, "num_blocks"))
         return args.num_blocks
     if args.kv_cache_memory_bytes is not None:
         if args.kv_cache_memory_bytes > available:
             raise _too_large("kv_cache_memory_bytes", args.kv_cache_memory_bytes,
                              args.kv_cache_memory_bytes, available, largest=available)
-        return spec.num_blocks_for(args.kv_cache_memory_bytes)
+        num_blocks = spec.num_blocks_for(args.kv_cache_memory_bytes)
+        lines.append(_kv_line(spec, num_blocks, "kv_cache_memory_bytes"))
+        return num_blocks
     enough = max_num_seqs * -(-max_model_len // args.block_size)
     share = int(available * DEFAULT_KV_FRACTION)
     choices: dict[Literal["4 GiB", "25 % of free memory", "all that can be used"], int] = {
@@ -262,10 +266,13 @@ def _num_blocks(args: EngineArgs, spec: KVCacheSpec, machine: MachineFacts, *,
                    f"default size ({why}): give at most "
                    f"{_largest_block_size(spec, choices[why])}, or give num_blocks")
     num_blocks = spec.num_blocks_for(choices[why])
-    size = num_blocks * spec.bytes_per_block
-    lines.append(f"KV cache {_gib(size)} {spec.dtype}, {num_blocks * args.block_size} tokens: "
-                 f"{why}")
+    lines.append(_kv_line(spec, num_blocks, why))
     return num_blocks
+
+
+def _kv_line(spec: KVCacheSpec, num_blocks: int, why: str) -> str:
+    return (f"KV cache {_gib(num_blocks * spec.bytes_per_block)} {spec.dtype}, "
+            f"{num_blocks * spec.block_size} tokens: {why}")
 
 
 def _gib(size: int) -> str:

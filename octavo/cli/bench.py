@@ -225,7 +225,7 @@ def _llm(args: argparse.Namespace) -> "LLM":
         enable_prefix_caching=args.enable_prefix_caching,
         enable_chunked_prefill=args.enable_chunked_prefill,
         long_prefill_token_threshold=args.long_prefill_token_threshold, backend=args.backend,
-        num_threads=args.num_threads, seed=args.seed, chat_template=args.chat_template,
+        num_threads=args.num_threads, seed=args.seed,
         scheduling_policy=args.scheduling_policy)
 
 

@@ -3,9 +3,17 @@
 import argparse
 import contextlib
 import sys
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
-from octavo.cli.flags import DEFAULT_MODEL, Commands, add_engine_flags, engine_args
+from octavo.cli.flags import (
+    DEFAULT_MODEL,
+    Commands,
+    add_chat_template_flag,
+    add_engine_flags,
+    chat_template_of,
+    engine_args,
+)
 from octavo.cli.generate import add_sampling_flags, sampling_fields
 
 if TYPE_CHECKING:
@@ -21,9 +29,11 @@ _HELP = """\
 /clear           forget the conversation
 /system TEXT     set the system message and start over; without TEXT: the model's own
 /retry           answer the last message once more
-/set NAME VALUE  a sampling option, such as /set temperature 0.7; /set alone shows them
+/set NAME VALUE  a sampling option, such as /set temperature 0.7; none as the value: as it was
+/set NAME        shows it; /set alone shows them all
 /exit            leave (Ctrl-D too); Ctrl-C stops an answer
 A line that ends in \\ goes on in the next one."""
+_WITHOUT_TEXT = ("help", "clear", "retry", "exit", "quit")
 _SETTABLE = {
     "temperature": float, "top_p": float, "top_k": int, "min_p": float, "max_tokens": int,
     "repetition_penalty": float, "presence_penalty": float, "frequency_penalty": float,
@@ -41,6 +51,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--max-tokens", type=int, metavar="N",
                         help="most tokens of an answer (default: the rest of the context)")
+    add_chat_template_flag(parser)
     add_sampling_flags(parser)
     add_engine_flags(parser)
 
@@ -52,11 +63,15 @@ def run(args: argparse.Namespace) -> int:
     import msgspec
     from rich.console import Console
 
+    from octavo.config import ServerSection
     from octavo.engine.async_llm import AsyncLLM
     from octavo.engine.factory import resolve_args
 
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # a bad byte is no reason to end a conversation
     console = Console(highlight=False)
-    config = resolve_args(engine_args(args)).config
+    section = ServerSection(chat_template=chat_template_of(args))
+    config = resolve_args(engine_args(args), server=section).config
     with asyncio.Runner() as runner:
         async def load() -> AsyncLLM:
             llm = AsyncLLM.from_config(config)
@@ -87,7 +102,7 @@ class _Chat:
         self._runner = runner
         self._llm = llm
         self._console = console
-        self._params = params
+        self._params = self._first_params = params
         self._system = system
         self._messages: list[dict[str, str]] = []
         self._num_requests = 0
@@ -125,6 +140,9 @@ class _Chat:
 
     def _command(self, name: str, rest: str) -> None:
         rest = rest.strip()
+        if name in _WITHOUT_TEXT and rest:
+            self._note(f"/{name} takes nothing after it: /{name} alone, or a message without /")
+            return
         match name:
             case "help":
                 self._console.print(_HELP, markup=False)
@@ -160,9 +178,16 @@ class _Chat:
         if name not in _SETTABLE:
             self._note(f"there is no option {name}: {', '.join(_SETTABLE)}")
             return
+        value = value.strip()
         try:
-            changed: dict[str, Any] = {name: _SETTABLE[name](value)}
+            if value.lower() == "none":
+                changed: dict[str, Any] = {name: getattr(self._first_params, name)}
+            elif value:
+                changed = {name: _SETTABLE[name](value)}
+            else:
+                changed = {}
             self._params = msgspec.structs.replace(self._params, **changed)
+            self._note(f"{name} {getattr(self._params, name)}")
         except ValueError:
             self._note(f"{value!r} is not a number")
         except InvalidRequestError as error:
@@ -193,7 +218,8 @@ class _Chat:
         system = [] if self._system is None else [{"role": "system", "content": self._system}]
         prompt = await self._llm.chat_prompt([*system, *self._messages])
         self._num_requests += 1
-        speed = Speed()
+        speed = Speed(max_tokens=self._params.max_tokens,
+                      max_model_len=self._llm.config.model.max_model_len)
         async for output in self._llm.generate(prompt, self._params, str(self._num_requests),
                                                strict_max_tokens=False):
             for part in output.outputs:

@@ -5,6 +5,7 @@ argparse only: nothing of the engine is imported until a command runs.
 
 import argparse
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,6 +24,12 @@ def count(text: str) -> int:
     """A count, as vLLM reads it: 1k is 1000, 1K is 1024."""
     base = 1024 if text[-1:].isupper() else 1000
     return _scaled(text, base, "a count such as 2048, 2k (2000) or 2K (2048)")
+
+
+def count_or_zero(text: str) -> int:
+    """A count where 0 means "no bound"."""
+    wanted = "0 (no own bound) or a count such as 256"
+    return _scaled(text, 1024 if text[-1:].isupper() else 1000, wanted)
 
 
 def size(text: str) -> int:
@@ -58,8 +65,36 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=int, metavar="N",
                        help="requests that give none get seeds derived from it, in order "
                             "(default: a random one for each)")
-    group.add_argument("--chat-template", metavar="FILE",
-                       help="a Jinja file, instead of the model's own template")
+
+
+def add_chat_template_flag(parser: argparse.ArgumentParser) -> None:
+    """For commands that render conversations."""
+    parser.add_argument("--chat-template", metavar="FILE",
+                        help="a Jinja file, instead of the model's own template")
+
+
+def chat_template_of(args: argparse.Namespace) -> str | None:
+    """The path, looked at before anything loads. Raises ConfigError."""
+    from octavo.errors import ConfigError
+
+    template: str | None = args.chat_template
+    if template is None:
+        return None
+    path = Path(template)
+    try:
+        if path.is_dir():
+            reason = "is a folder: give a Jinja file"
+        elif not path.exists():
+            reason = "no such file"
+        elif not path.is_file():
+            reason = "is a device or a pipe: give a Jinja file"
+        elif not path.stat().st_size:
+            reason = "is empty: give a Jinja file"
+        else:
+            return template
+    except OSError as error:
+        reason = error.strerror or str(error)
+    raise ConfigError(f"--chat-template {template[:200]!r}: {reason}")
 
 
 def add_batch_flags(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +106,7 @@ def add_batch_flags(parser: argparse.ArgumentParser) -> None:
                        help="most tokens of one step (default 512)")
     group.add_argument("--max-num-waiting", "--max-waiting", type=count, metavar="N", default=4096,
                        help="most requests waiting; beyond it they get 429 (default %(default)s)")
-    group.add_argument("--long-prefill-token-threshold", type=count, metavar="N", default=0,
+    group.add_argument("--long-prefill-token-threshold", type=count_or_zero, metavar="N", default=0,
                        help="most prompt tokens of one request in a step (default: no own bound)")
     group.add_argument("--scheduling-policy", choices=("fcfs", "priority"), default="fcfs",
                        help="order of waiting requests (default %(default)s)")

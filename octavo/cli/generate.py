@@ -60,7 +60,7 @@ async def _generate(args: argparse.Namespace) -> int:
     from octavo.engine.async_llm import AsyncLLM
     from octavo.engine.factory import resolve_args
 
-    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    prompt = _from_stdin() if args.prompt == "-" else args.prompt
     config = resolve_args(engine_args(args)).config
     llm = AsyncLLM.from_config(config)
     try:
@@ -69,7 +69,7 @@ async def _generate(args: argparse.Namespace) -> int:
             llm.get_default_sampling_params(), max_tokens=args.max_tokens, stop=args.stop,
             ignore_eos=args.ignore_eos, **sampling_fields(args))
         ids = llm.tokenizer.encode(prompt, parse_special=True)
-        speed = Speed()
+        speed = Speed(max_tokens=params.max_tokens, max_model_len=config.model.max_model_len)
         async for output in llm.generate({"prompt": prompt, "prompt_token_ids": ids}, params, "1",
                                          strict_max_tokens=False):
             for part in output.outputs:
@@ -82,3 +82,14 @@ async def _generate(args: argparse.Namespace) -> int:
     finally:
         await llm.shutdown()
     return 0
+
+
+def _from_stdin() -> str:
+    from octavo.errors import InvalidRequestError
+
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(
+            f"the prompt on standard input is not valid UTF-8: {error.reason} at byte "
+            f"{error.start}", param="prompt") from None

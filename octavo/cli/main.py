@@ -1,53 +1,95 @@
 """`octavo`: the command line. One file a subcommand; each imports what it needs when it runs.
 
-Errors of the user are one line on stderr: status 2 for wrong usage, 1 for everything else.
+Errors of the user are one line on stderr: status 2 for wrong usage, 1 for everything else. Nothing
+is imported before main() can answer Ctrl-C.
 """
 
-import argparse
-import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from octavo.cli import bench, chat, collect_env, generate, info, pull, serve
+if TYPE_CHECKING:
+    import argparse
 
-_COMMANDS = (serve, chat, generate, pull, info, bench, collect_env)
 _INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
-    args = _parser().parse_args(argv)
+    try:
+        return _main(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:  # also while something is still being imported
+        from octavo.cli.streams import tell
+
+        tell("octavo: interrupted")
+        return _INTERRUPTED
+
+
+def _main(argv: Sequence[str]) -> int:
+    from octavo.cli.streams import drop_output, prepare_streams, tell
+
+    prepare_streams()
+    try:
+        try:
+            return _run(argv)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        drop_output()  # whoever read our output has gone: nothing more to say
+        return 1
+    except OSError as error:
+        drop_output()
+        where = "" if error.filename is None else f"{error.filename}: "
+        tell(f"octavo: error: {where}{error.strerror or error}")
+        return 1
+
+
+def _run(argv: Sequence[str]) -> int:
+    from octavo.cli.parser import spelled
+    from octavo.cli.streams import tell
+
+    args = _parse(argv)
     try:
         status: int = args.run(args)
-        sys.stdout.flush()
         return status
-    except KeyboardInterrupt:
-        print("octavo: interrupted", file=sys.stderr)
-        return _INTERRUPTED
-    except BrokenPipeError:
-        # whoever read our output has gone: nothing more to say, not even at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 1
     except Exception as error:
         from octavo.errors import OctavoError
 
         if not isinstance(error, OctavoError):
             raise  # a bug of ours: the traceback is wanted
-        print(f"octavo: error: {error.message}", file=sys.stderr)
+        tell(f"octavo: error: {spelled(error.message, args, error.param)}")
         return 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parse(argv: Sequence[str]) -> "argparse.Namespace":
     from octavo import __version__
+    from octavo.cli import bench, chat, collect_env, generate, info, pull, serve
+    from octavo.cli.parser import Parser
 
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="octavo", description="LLM inference and serving with bitwise-invariant output.")
     parser.add_argument("--version", action="version", version=f"octavo {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True,
                                      metavar="COMMAND")
-    for command in _COMMANDS:
+    for command in (serve, chat, generate, pull, info, bench, collect_env):
         command.add_parser(commands)
-    return parser
+    for argument in argv:
+        if not _is_text(argument):
+            shown = ascii(argument.encode("utf-8", "surrogateescape"))[2:-1]
+            parser.error(f"the argument '{shown[:80]}' is not valid UTF-8")
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        commands.choices[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+    return args
+
+
+def _is_text(argument: str) -> bool:
+    """What the shell gives as bytes that are no UTF-8 arrives as half surrogates."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -3,23 +3,31 @@
 import argparse
 import json
 import logging
+import re
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from octavo.cli.flags import (
     DEFAULT_MODEL,
     Commands,
     add_batch_flags,
+    add_chat_template_flag,
     add_engine_flags,
+    chat_template_of,
     engine_args,
     served_names,
 )
+from octavo.cli.parser import spelled
+from octavo.cli.streams import drop_output, tell
 
 if TYPE_CHECKING:
     from octavo.config import ServerSection
     from octavo.config_resolve import Resolution
+
+
+# scheme://host[:port]; browser extensions and desktop shells have schemes of their own
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
 
 
 def add_parser(commands: Commands) -> None:
@@ -46,6 +54,7 @@ def add_parser(commands: Commands) -> None:
                        help="no line for each request")
     group.add_argument("--shutdown-timeout", type=float, default=30.0, metavar="SECONDS",
                        help="how long Ctrl-C waits for running requests (default %(default)s)")
+    add_chat_template_flag(parser)
     add_engine_flags(parser)
     add_batch_flags(parser)
 
@@ -64,19 +73,23 @@ def run(args: argparse.Namespace) -> int:
     from octavo.server.run import ServerRun, bind_socket, listen
 
     _set_up_logging(args.log_level)
+    section = _section(args)
     sock = bind_socket(args.host, args.port)  # first: a port in use should not cost a load
-    resolution = _resolve(args)
+    resolution = _resolve(args, section)
     config = resolution.config
     listen(sock)
-    server = ServerRun(config.server)
+    server = ServerRun(config.server, phrase=lambda e: spelled(e.message, args, e.param))
     llm = AsyncLLM.from_config(config, on_death=server.engine_failed)
 
     def announce() -> None:
         port = sock.getsockname()[1]
-        for line in _banner(resolution, f"http://{_shown_host(args.host)}:{port}",
-                            time.monotonic() - started):
-            print(line)
-        sys.stdout.flush()
+        lines = _banner(resolution, f"http://{_shown_host(args.host)}:{port}",
+                        time.monotonic() - started)
+        try:
+            print(spelled("\n".join(lines), args), flush=True)
+        except OSError as error:  # it serves all the same
+            drop_output()
+            tell(f"octavo: cannot write to standard output: {error.strerror}")
 
     app = create_app(llm, config.server, allowed_origins=args.allowed_origins,
                      log_requests=not args.disable_log_requests, on_ready=announce,
@@ -84,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     return server.run(app, sock)
 
 
-def _resolve(args: argparse.Namespace) -> "Resolution":
+def _resolve(args: argparse.Namespace, section: "ServerSection") -> "Resolution":
     from octavo.engine.factory import resolve_args
     from octavo.weights.hub import resolve
     from octavo.weights.model_file import open_model
@@ -94,7 +107,7 @@ def _resolve(args: argparse.Namespace) -> "Resolution":
     else:
         with open_model(resolve(args.model)) as model_file:
             names = served_names(args.model, model_file.name)
-    return resolve_args(engine_args(args, names), server=_section(args))
+    return resolve_args(engine_args(args, names), server=section)
 
 
 def _section(args: argparse.Namespace) -> "ServerSection":
@@ -103,15 +116,29 @@ def _section(args: argparse.Namespace) -> "ServerSection":
 
     if not 0 <= args.shutdown_timeout <= 86400:
         raise ConfigError(f"--shutdown-timeout is {args.shutdown_timeout}: give 0 to 86400 seconds")
-    if any(not key for key in args.api_key):
-        raise ConfigError("--api-key is empty: give a key, or leave the flag out")
-    template = args.chat_template
-    if template is not None and not Path(template).is_file():
-        raise ConfigError(f"--chat-template {template}: no such file")
+    if not args.host.strip():
+        raise ConfigError("--host is empty: give an address, such as 127.0.0.1 (this machine) or "
+                          "0.0.0.0 (every network)")
+    for key in args.api_key:
+        if not key:
+            raise ConfigError("--api-key is empty: give a key, or leave the flag out")
+        if not (key.isascii() and key.isprintable()) or " " in key:
+            raise ConfigError("--api-key holds characters that a header cannot carry: give "
+                              "printable ASCII without spaces")
+    for name in args.served_model_name or ():
+        if not name.strip() or not name.isprintable():
+            raise ConfigError(f"--served-model-name is {name[:80]!r}: give a name of printable "
+                              "characters")
+    for origin in args.allowed_origins:
+        if origin != "*" and _ORIGIN.fullmatch(origin) is None:
+            raise ConfigError(f"--allowed-origins has {origin[:200]!r}: give * or origins as "
+                              "browsers send them, such as http://localhost:3000 (no path, no "
+                              "slash at the end, lower case)")
     root_path = "/" + args.root_path.strip("/") if args.root_path.strip("/") else ""
     return ServerSection(
-        host=args.host, port=args.port, api_keys=tuple(args.api_key), chat_template=template,
-        root_path=root_path, shutdown_timeout_s=args.shutdown_timeout)
+        host=args.host, port=args.port, api_keys=tuple(args.api_key),
+        chat_template=chat_template_of(args), root_path=root_path,
+        shutdown_timeout_s=args.shutdown_timeout)
 
 
 def _banner(resolution: "Resolution", url: str, seconds: float) -> list[str]:
@@ -146,6 +173,7 @@ def _shown_host(host: str) -> str:
 
 
 def _set_up_logging(level: str) -> None:
+    logging.raiseExceptions = False  # a log that cannot be written is not worth a traceback each
     logging.basicConfig(level=level.upper(), stream=sys.stderr,
                         format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for name in ("uvicorn.error", "asyncio"):  # their news is ours to tell

@@ -5,6 +5,7 @@ The only file that knows the process around the server.
 
 import asyncio
 import contextlib
+import operator
 import os
 import signal
 import socket
@@ -63,8 +64,11 @@ def _bind_error(host: str, port: int, error: Exception) -> ConfigError:
 class ServerRun:
     """One run of a server. Give `engine_failed` to the engine as its on_death, then `run`."""
 
-    def __init__(self, section: ServerSection) -> None:
+    def __init__(self, section: ServerSection, *,
+                 phrase: Callable[[OctavoError], str] = operator.attrgetter("message")) -> None:
+        """phrase: how to put why the engine failed."""
         self._section = section
+        self._phrase = phrase
         self._exit_status = 0
         self._server: _Server | None = None
         self._state: ServerState | None = None
@@ -92,7 +96,7 @@ class ServerRun:
         if self._exit_status:
             return
         self._exit_status = 1
-        _tell(f"error: {error.message}")
+        _tell(f"error: {self._phrase(error)}")
         if self._server is not None:
             self._server.should_exit = True
             asyncio.get_running_loop().call_later(_FAREWELL_S, self._force)
@@ -144,4 +148,5 @@ def _stop_at_once() -> NoReturn:
 
 
 def _tell(line: str) -> None:
-    print(f"octavo: {line}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # nobody reads it
+        print(f"octavo: {line}", file=sys.stderr, flush=True)

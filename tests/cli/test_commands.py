@@ -1,7 +1,6 @@
 """The commands that end by themselves, as processes where the process matters."""
 
 import argparse
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from octavo.cli import flags
 from octavo.cli.main import main
+from octavo.cli.parser import spelled
 
 
 def _octavo(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -69,20 +69,23 @@ def test_generate_streams_text_and_tells_the_speed() -> None:
     assert done.returncode == 0, done.stderr
     assert "Paris" in done.stdout
     assert "5 prompt tokens, 8 generated" in done.stderr and "tok/s" in done.stderr
+    assert "stopped at: max tokens]" in done.stderr
     piped = _octavo("generate", "smollm2-135m", "-", "--temperature", "0", "--max-tokens", "8",
                     "--quiet", "--kv-cache-memory-bytes", "64m", stdin="The capital of France is")
     assert (piped.stdout, piped.stderr) == (done.stdout, "")
 
 
 def test_chat() -> None:
-    said = "\n".join(("What is 2+2?", "/set temperature", "/set nothing 1", "/nonsense", "/help",
-                      "/retry", "/clear", "/exit", ""))
+    said = "\n".join(("What is 2+2?", "/set temperature", "/set top_p 0.25", "/set top_p NONE",
+                      "/set top_k many", "/set min_p 7", "/set nothing 1", "/nonsense", "/help",
+                      "/retry more", "/retry", "/clear", "/exit", ""))
     done = _octavo("chat", "--temperature", "0", "--max-tokens", "12", "--kv-cache-memory-bytes",
                    "64m", stdin=said)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("tok/s") == 2  # the answer, and once more
     for part in ("/system TEXT", "unknown command /nonsense", "no option nothing",
-                 "is not a number", "forgotten", "cached"):
+                 "is not a number", "forgotten", "cached", "[temperature 0.0]", "[top_p 0.25]",
+                 "[top_p 1.0]", "min_p is 7.0", "/retry takes nothing", "stopped at: "):
         assert part in done.stdout
     assert done.stderr == ""
 
@@ -107,12 +110,69 @@ def test_pull(capsys: pytest.CaptureFixture[str], model_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [["pull", "nonsense"], ["info", "/nowhere.gguf"],
                                      ["generate", "/nowhere.gguf", "Hi"],
-                                     ["chat", "/nowhere.gguf"]])
+                                     ["chat", "/nowhere.gguf"], ["pull", ""], ["info", " "],
+                                     ["chat", "--chat-template", "/nowhere.jinja"],
+                                     ["info", "x" * 5000]])
 def test_user_errors_are_one_line(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("octavo: error: ") and captured.err.count("\n") == 1
+    assert len(captured.err) < 500
+
+
+@pytest.mark.parametrize(("arguments", "wrong"), [
+    (["serve", "--nonsense"], "octavo serve: error: unrecognized arguments: --nonsense"),
+    (["serve", "--port", "x"], "octavo serve: error: argument --port"),
+    (["serve", "--long-prefill-token-threshold", "-1"], "is not 0 (no own bound)"),
+    (["generate", "smollm2-135m"], "PROMPT"),
+    (["generate", "m", "Hi", "--chat-template", "x"], "unrecognized arguments: --chat-template"),
+    (["generate", "m", "a\udcff\udcfeb"], r"the argument 'a\xff\xfeb' is not valid UTF-8"),
+    (["nonsense"], "nonsense"),
+])
+def test_wrong_usage_is_two_lines(arguments: list[str], wrong: str,
+                                  capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    error, usage = capsys.readouterr().err.splitlines()
+    assert wrong in error
+    assert usage.startswith("usage: octavo") and usage.endswith(" --help")
+
+
+@pytest.mark.parametrize(("flags_given", "wrong"), [
+    (["--host", ""], "--host is empty"),
+    (["--served-model-name", "good", ""], "--served-model-name is ''"),
+    (["--allowed-origins", "http://ui.example/"], "--allowed-origins has 'http://ui.example/'"),
+    (["--allowed-origins", "ui.example"], "--allowed-origins has 'ui.example'"),
+    (["--api-key", "schlüssel"], "--api-key holds"),
+    (["--api-key", ""], "--api-key is empty"),
+    (["--chat-template", "/"], "is a folder"),
+    (["--chat-template", "/dev/null"], "is a device"),
+    (["--chat-template", "/nowhere.jinja"], "no such file"),
+    (["--max-num-seqs", "0"], "--max-num-seqs is 0"),
+    (["--seed", "-3"], "--seed is -3"),
+    (["--num-threads", "100000"], "--num-threads is 100000: give at most "),
+])
+def test_bad_flags_of_serve(flags_given: list[str], wrong: str,
+                            capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "smollm2-135m", "--port", "0", *flags_given]) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith("octavo: error: ") and wrong in captured.err
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+
+
+def test_names_in_messages_are_spelled_as_flags() -> None:
+    args = argparse.Namespace(max_num_seqs=1, max_model_len=2, seed=3, model="m", name="n")
+    for message, param, expected in (
+        ("max_num_seqs is 0: give 1", "max_num_seqs", "--max-num-seqs is 0: give 1"),
+        ("seed is -1: give a seed", "seed", "--seed is -1: give a seed"),
+        ("a seed is -1", "seed", "a seed is -1"),
+        ("model is bad", "model", "model is bad"),
+        ("with max_model_len=2 or num_blocks", None, "with --max-model-len=2 or num_blocks"),
+        ("/m/max_num_seqs.gguf: no such file", None, "/m/max_num_seqs.gguf: no such file"),
+    ):
+        assert spelled(message, args, param) == expected
 
 
 def test_collect_env(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,13 +195,3 @@ def test_native_only_speaks_only_without_the_module(capsys: pytest.CaptureFixtur
         return  # an install without a compiler: the line above is what it says
     assert main(["collect-env", "--native-only"]) == 0
     assert capsys.readouterr().out == ""
-
-
-def test_a_reader_that_leaves_is_no_error() -> None:
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    done = subprocess.run([sys.executable, "-m", "octavo.cli.main", "collect-env"],
-                          stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=60,
-                          check=False)
-    os.close(write_end)
-    assert done.stderr == ""

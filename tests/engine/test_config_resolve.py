@@ -53,6 +53,9 @@ def test_context_is_capped_by_the_cache_unless_asked_for() -> None:
     assert capped.config.model.max_model_len == 160
     assert capped.config.scheduler.max_model_len == 160
     assert any("160" in line and "8192" in line for line in capped.lines)
+    for asked_for in ({"num_blocks": 10}, {"kv_cache_memory_bytes": 10 * BLOCK_BYTES}):
+        given = resolve(**asked_for)
+        assert any("KV cache" in line and "160 tokens" in line for line in given.lines)
     asked = resolve(num_blocks=10, max_model_len=2048)
     assert asked.config.model.max_model_len == 2048
     assert any("2048" in line and "160" in line for line in asked.lines)

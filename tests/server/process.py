@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from types import TracebackType
+from typing import IO
 
 import psutil
 
@@ -20,9 +21,11 @@ _URL = re.compile(r" on http://127\.0\.0\.1:(\d+) ")
 class ServerProcess:
     """Starts in the constructor, on a free port; killed at the end if it still runs."""
 
-    def __init__(self, model: str, *arguments: str, port: int = 0) -> None:
+    def __init__(self, model: str, *arguments: str, port: int = 0,
+                 stdout: str | None = None) -> None:
         # files, not pipes: a server must never wait for a test to read
-        self._out = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed in __exit__)
+        self._out: IO[str] = (  # a file, or a device that refuses
+            tempfile.TemporaryFile("w+") if stdout is None else open(stdout, "w"))  # noqa: SIM115
         self._err = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
             [sys.executable, "-m", "octavo.cli.main", "serve", model, "--port", str(port),
@@ -64,6 +67,20 @@ class ServerProcess:
             time.sleep(0.02)
         self.client = HttpClient("127.0.0.1", int(found[1]))
 
+    def wait_listening(self) -> None:
+        """Until it can serve, for a server whose banner nobody sees."""
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            assert self.process.poll() is None, f"the server ended: {self.stderr}"
+            assert time.monotonic() < deadline, f"the server is not ready: {self.stderr}"
+            time.sleep(0.02)
+            listening = [c.laddr.port for c in psutil.Process(self.process.pid).net_connections()
+                         if c.status == psutil.CONN_LISTEN]
+            if listening:
+                self.client = HttpClient("127.0.0.1", listening[0])
+                if self.client.get("/ready").status == 200 and self.stderr:
+                    return
+
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
@@ -79,5 +96,5 @@ class ServerProcess:
         return found
 
 
-def _content(file: "tempfile._TemporaryFileWrapper[str]") -> str:
+def _content(file: IO[str]) -> str:
     return os.pread(file.fileno(), 1 << 20, 0).decode("utf-8", "replace")
