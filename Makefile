@@ -20,17 +20,19 @@ $(VENV)/.created:
 
 $(VENV)/.installed: $(VENV)/.created $(BUILD_INPUTS)
 	@echo "installing octavo (builds the native module, under a minute)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e .
 	@$(BIN)/python -m octavo.cli.main collect-env --native-only
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@echo "installing what the tests need"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[test]'
 	@touch $@
 
 install: $(VENV)/.installed
 
 serve: $(VENV)/.installed
+	@echo "serving $(MODEL): the first time it is fetched, then it takes seconds to load"
 	@exec $(BIN)/octavo serve $(MODEL) $(ARGS)
 
 test: $(VENV)/.installed-test
