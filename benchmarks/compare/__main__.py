@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -36,13 +37,19 @@ def main(argv: list[str] | None = None) -> int:
     outcome = Outcome(load_before=os.getloadavg()[0])
     entrants = _entrants(args, outcome)
     models = [_model_path(name) for name in args.model]
-    for name in args.tests:
-        run_group(GROUPS[name], entrants, models, threads=args.threads, outcome=outcome,
-                  repetitions=args.repetitions, progress=_progress)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    status = 0
+    try:
+        for name in args.tests:
+            run_group(GROUPS[name], entrants, models, threads=args.threads, outcome=outcome,
+                      repetitions=args.repetitions, progress=_progress)
+    except KeyboardInterrupt:  # what was measured so far is worth minutes
+        outcome.missing.append("the run was interrupted: later cases are missing")
+        status = 130
     _progress("")
     print(table_text(outcome))
     _write(args, outcome)
-    return 0
+    return status
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:

@@ -206,7 +206,6 @@ class _Clock:
 
 
 def run_cases(bench: EngineBench, cases: Sequence[Case], *, repetitions: int,
-              probe: MachineProbe | None = None,
               progress: Callable[[str], None] = lambda what: None) -> list[CaseResult]:
     """Every case `repetitions` times, in rounds (so that a slow minute of the machine hits all of
     them), after one round of small ones that is not counted."""
@@ -219,11 +218,14 @@ def run_cases(bench: EngineBench, cases: Sequence[Case], *, repetitions: int,
         for case in cases:
             progress(f"{case.name}, {repetition + 1} of {repetitions}")
             runs[case].append(bench.run(case))
-    if probe is None:
-        return [CaseResult(case, tuple(found)) for case, found in runs.items()]
-    cost = model_cost(bench.config)
-    return [_against(CaseResult(case, tuple(found)), cost, probe, bench.config)
-            for case, found in runs.items()]
+    return [CaseResult(case, tuple(found)) for case, found in runs.items()]
+
+
+def against_roofline(results: Sequence[CaseResult], config: EngineConfig,
+                     probe: MachineProbe) -> list[CaseResult]:
+    """The results with the rates the machine's limits allow."""
+    cost = model_cost(config)
+    return [_against(result, cost, probe, config) for result in results]
 
 
 def _against(result: CaseResult, cost: ModelCost, probe: MachineProbe,

@@ -22,9 +22,11 @@ MB = 1 << 20
 FOOTPRINTS_MB = (1, 2, 4, 8, 16, 32, 64, 96, 128, 256, 512)
 KINDS = ("int8", "bf16", "f32")
 _FORMAT = "octavo-machine/1"
-# Long enough for the second thread to have come; a quarter of a scheduler slice on a busy machine.
-_DOT_MS = 25.0
-_READ_MS = 25.0
+# Peaks are best samples, so many short ones: on a busy machine only short ones have all the CPUs
+# for themselves. Long enough to make little of the 50 us until the second thread has come.
+_DOT_MS = 3.0
+_DOT_SAMPLES_FACTOR = 8
+_READ_MS = 25.0  # a few reads of the largest footprint
 _BARRIER_PHASES = 400
 _WAKE_SAMPLES = 15
 
@@ -69,7 +71,10 @@ class MachineProbe:
 
     def bandwidth(self, footprint: int, threads: int) -> float:
         """Bytes/s at a footprint, interpolated in its logarithm between those measured."""
-        curve = sorted((rate.footprint, rate.median) for rate in self._of("read", threads))
+        fastest: dict[int, float] = {}
+        for rate in self._of("read", threads):
+            fastest[rate.footprint] = max(rate.median, fastest.get(rate.footprint, 0.0))
+        curve = sorted(fastest.items())
         if not curve:
             raise ConfigError("the machine probe has no read rates: run `octavo bench machine` "
                               "again on this machine", param="machine")
@@ -116,12 +121,13 @@ def probe_from_json(data: Any) -> MachineProbe:
 
 def probe_machine(*, threads: int | None = None, samples: int = 7,
                   footprints_mb: Sequence[int] = FOOTPRINTS_MB,
-                  sample_ms: float = _DOT_MS,
+                  sample_ms: float | None = None,
                   progress: Callable[[str], None] = lambda what: None) -> MachineProbe:
     """Measures this machine: about 10 s with the defaults.
 
     threads: the most threads to measure with (default: physical cores this process may use).
-    samples: of each figure. footprints_mb: of the reads. progress: told what comes next.
+    samples: of each read; dot products get 8 times as many. footprints_mb: of the reads.
+    sample_ms: length of a sample, in place of the tuned ones. progress: told what comes next.
     """
     from octavo.backends.cpu.backend import native_problem
 
@@ -156,6 +162,18 @@ def probe_machine(*, threads: int | None = None, samples: int = 7,
     )
 
 
+def merge_probes(before: MachineProbe, after: MachineProbe) -> MachineProbe:
+    """Of two probes of one machine, taken around a run, the better figure of each: what the
+    machine could do at some time of the run bounds what the run could reach."""
+    others = {(r.name, r.isa, r.threads, r.footprint): r for r in after.rates}
+    rates = []
+    for rate in before.rates:
+        other = others.pop((rate.name, rate.isa, rate.threads, rate.footprint), rate)
+        rates.append(dataclasses.replace(rate, best=max(rate.best, other.best),
+                                         median=max(rate.median, other.median)))
+    return dataclasses.replace(before, rates=(*rates, *others.values()))
+
+
 def _rate(name: str, isa: str, threads: int, samples: list[float], footprint: int = 0) -> Rate:
     return Rate(name, isa, threads, max(samples), statistics.median(samples), footprint)
 
@@ -178,19 +196,21 @@ class _NativeProbe:
 
     is_single = False
 
-    def __init__(self, usable_cpus: int, samples: int, sample_ms: float) -> None:
+    def __init__(self, usable_cpus: int, samples: int, sample_ms: float | None) -> None:
         from octavo.backends.cpu.backend import native_module
 
         self._native = native_module()
-        self._cpus, self._samples, self._ms = usable_cpus, samples, sample_ms
+        self._cpus, self._samples = usable_cpus, samples
+        self._dot_ms, self._read_ms = sample_ms or _DOT_MS, sample_ms or _READ_MS
         self.forms: list[tuple[str, list[str]]] = self._native.probe_forms()
 
     def dot(self, isa: str, kind: str, threads: int) -> list[float]:
-        return list(self._native.probe_dot(isa, kind, threads, self._cpus, self._samples, self._ms))
+        return list(self._native.probe_dot(isa, kind, threads, self._cpus,
+                                           _DOT_SAMPLES_FACTOR * self._samples, self._dot_ms))
 
     def read(self, isa: str, footprint: int, threads: int) -> list[float]:
         return list(self._native.probe_read(isa, footprint, threads, self._cpus, self._samples,
-                                            self._ms))
+                                            self._read_ms))
 
     def barrier(self, threads: int) -> list[float]:
         return list(self._native.probe_barrier(threads, self._cpus, self._samples,

@@ -68,7 +68,7 @@ def _add_engine(kinds: Commands) -> None:
                         help="of each test (default %(default)s)")
     parser.add_argument("--machine", metavar="FILE",
                         help="a probe of `bench machine --json`, for percentages; "
-                        "'none' leaves them out (default: a short probe in the same run)")
+                        "'none' leaves them out (default: short probes before and after the run)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results as JSON")
     add_engine_flags(parser)
     parser.add_argument("--max-num-batched-tokens", type=count, metavar="N",
@@ -160,7 +160,8 @@ def _run_machine(args: argparse.Namespace) -> int:
 def _run_engine(args: argparse.Namespace) -> int:
     import dataclasses
 
-    from octavo.bench.engine_bench import EngineBench, run_cases
+    from octavo.bench.engine_bench import EngineBench, against_roofline, run_cases
+    from octavo.bench.machine_probe import merge_probes
     from octavo.bench.stats import load_average
     from octavo.bench.tables import engine_json, engine_table
     from octavo.engine.factory import resolve_args
@@ -178,10 +179,16 @@ def _run_engine(args: argparse.Namespace) -> int:
                      for case in cases)
         wanted = dataclasses.replace(wanted, num_blocks=max(64, 2 * blocks))
     with EngineBench(resolve_args(wanted).config) as bench:
-        probe = _probe_for(args.machine, bench.config.model.num_threads)
-        results = run_cases(bench, cases, repetitions=args.repetitions, probe=probe,
-                            progress=_progress())
+        threads = bench.config.model.num_threads
+        probe = _probe_for(args.machine, threads)
+        results = run_cases(bench, cases, repetitions=args.repetitions, progress=_progress())
         facts = bench.describe()
+    if probe is not None:
+        if args.machine is None:  # the machine may have been busy before, or after
+            again = _probe_for(None, threads)
+            assert again is not None
+            probe = merge_probes(probe, again)
+        results = against_roofline(results, bench.config, probe)
     _progress()("")
     model = bench.config.model
     load = load_average()

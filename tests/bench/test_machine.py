@@ -13,6 +13,7 @@ from octavo.bench.machine_probe import (
     Rate,
     _NumpyProbe,
     load_probe,
+    merge_probes,
     probe_from_json,
     probe_machine,
 )
@@ -63,6 +64,16 @@ def test_lookups() -> None:
         empty.peak("int8", 1)
     with pytest.raises(ConfigError):
         empty.bandwidth(MB, 1)
+
+
+def test_two_probes_of_one_run() -> None:
+    later = MachineProbe("a", 2, (
+        Rate("int8", "avx512", 2, 7e9, 6e9), Rate("read", "generic", 2, 9e9, 9e9, MB),
+        Rate("read", "avx512", 2, 9e9, 5e9, 16 * MB)), None, None, None, "")
+    both = merge_probes(_PROBE, later)
+    assert len(both.rates) == len(_PROBE.rates) + 1
+    assert Rate("int8", "avx512", 2, 8e9, 6e9) in both.rates
+    assert both.bandwidth(MB, 2) == 9e9 and both.bandwidth(16 * MB, 2) == 5e9
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "octavo-machine/1"}',

@@ -11,9 +11,11 @@ greedy steps of `sequences` sequences of `context` tokens, from when each has it
 library only: every peer's environment runs this.
 """
 
+import ctypes
 import json
 import os
 import random
+import signal
 import sys
 import time
 from typing import Any, Protocol
@@ -34,6 +36,7 @@ class Engine(Protocol):
 
 def serve(engine: Engine) -> None:
     """Answers commands until stdin ends. Whatever a library prints goes to stderr."""
+    _die_with_parent()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:
@@ -44,6 +47,13 @@ def serve(engine: Engine) -> None:
             answer = {"ok": False, "error": " ".join(text.split())[:300]}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+
+
+def _die_with_parent() -> None:
+    """A stopped process would not notice that nobody will ever continue it."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def _answer(engine: Engine, request: dict[str, Any]) -> dict[str, Any]:
