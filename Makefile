@@ -44,7 +44,7 @@ test-full: $(VENV)/.installed-test
 	@$(BIN)/python -m pytest $(ARGS)
 
 check: $(VENV)/.installed-test
-	@$(BIN)/ruff check octavo tools tests
+	@$(BIN)/ruff check octavo tools tests benchmarks
 	@$(BIN)/mypy
 	@$(BIN)/python -m tools.check_imports
 	@$(BIN)/python -m tools.check_sizes

@@ -280,9 +280,9 @@ def _run_serve(args: argparse.Namespace) -> int:
     vocabulary = vocabulary_of(tokenizer) if tokenizer else Vocabulary(
         args.vocab_size if args.prompt_format == "ids" else len(WORDS))
     requests = requests_of(args, vocabulary)
-    before = None if args.server_pid is None else tree_cpu_s(args.server_pid)
-    result, model = asyncio.run(_load(args, requests, tokenizer))
-    server_cpu = None if before is None else tree_cpu_s(args.server_pid) - before
+    if args.server_pid is not None:
+        tree_cpu_s(args.server_pid)  # a wrong one is refused before the load
+    result, model, server_cpu = asyncio.run(_load(args, requests, tokenizer))
     report = serving_report(result, slos=slos, percentiles=args.metric_percentiles,
                             server_cpu_s=server_cpu)
     print(report_text(report, metrics=args.percentile_metrics))
@@ -302,11 +302,13 @@ def _tokenizer_args(model: str) -> Any:
 
 
 async def _load(args: argparse.Namespace, requests: "list[BenchRequest]",
-                tokenizer: Any) -> "tuple[LoadResult, str]":
-    """Asks for the model, sends one request to see that the server answers, then the load."""
+                tokenizer: Any) -> "tuple[LoadResult, str, float | None]":
+    """Asks for the model, sends one request to see that the server answers, then the load.
+    Returns the model's name and the server's CPU seconds too, where it is watched."""
     from octavo.bench.http_client import HttpClient
     from octavo.bench.load import arrival_times, run_load
     from octavo.bench.openai_client import OpenAISender, served_model
+    from octavo.bench.process_cpu import tree_cpu_s
     from octavo.errors import OctavoError
 
     headers = {}
@@ -329,6 +331,9 @@ async def _load(args: argparse.Namespace, requests: "list[BenchRequest]",
         if rate != float("inf") or len(due) != len(requests):
             due = arrival_times(len(requests), request_rate=rate, burstiness=args.burstiness,
                                 seed=args.bench_seed)
+        watched = args.server_pid
+        before = None if watched is None else tree_cpu_s(watched)
         result = await run_load(requests, sender.send, due_s=due,
                                 max_concurrency=args.max_concurrency)
-    return result, model
+        server_cpu = None if before is None else tree_cpu_s(watched) - before
+    return result, model, server_cpu

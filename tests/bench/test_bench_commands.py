@@ -1,6 +1,7 @@
 """`octavo bench` from its arguments to its reports, on a tiny model and a scripted server."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,7 @@ def test_serve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
                      "--input-len", "5", "--output-len", "4", "--ignore-eos",
                      "--request-rate", "500", "--burstiness", "0.5", "--max-concurrency", "3",
                      "--goodput", "ttft:60000", "tpot:60000", "--metric-percentiles", "50,99.9",
+                     "--server-pid", str(os.getpid()),
                      "--save-result", str(path)]) == 0
         out = capsys.readouterr().out
         assert main(["bench", "serve", "--base-url", server.base_url, "-m", "wrong"]) == 1
@@ -110,6 +112,7 @@ def test_serve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert part in out
     data = json.loads(path.read_text())
     assert (data["completed"], data["failed"], data["model_id"]) == (6, 0, "fake-model")
+    assert data["server_cpu_s"] >= 0  # this very process plays the server
     assert data["total_output_tokens"] == 24 and data["request_goodput"] > 0
     for name in ("ttft", "tpot", "itl", "e2el"):
         for field in ("mean", "median", "std", "p50", "p99.9"):
