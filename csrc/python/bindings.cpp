@@ -5,6 +5,8 @@
 #include "kernel_bindings.h"
 
 NB_MODULE(_native, m) {
+  // A model still open when the interpreter ends is the system's to free, not a leak to report.
+  nanobind::set_leak_warnings(false);
   m.attr("__doc__") = "Octavo's native kernels and executor.";
   if (!octavo::cpu_has_baseline()) {
     throw nanobind::import_error("this CPU lacks AVX2, FMA or F16C: the native backend cannot run");
