@@ -74,7 +74,24 @@ def table_text(outcome: Outcome) -> str:
               for load in outcome.loads if "error" in load]
     notes += [f"failed: {name} in {row.case.name}: {error}"
               for row in rows for name, error in row.errors.items()]
-    return "\n".join([*lines, *dict.fromkeys(notes)])
+    return "\n".join([*lines, "", *_cpu_table(outcome, names), *dict.fromkeys(notes)])
+
+
+def _cpu_table(outcome: Outcome, names: list[str]) -> list[str]:
+    """Tokens a second of CPU time: what a busy machine changes least. An engine with two threads
+    does less a CPU-second than with one; a server's CPU time is not known here."""
+    local = [name for name in names if not name.startswith("url=")]
+    lines = ["| tokens per CPU-second | file | " + " | ".join(local) + " |",
+             "|---|---|" + "---:|" * len(local)]
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for series in outcome.series:
+        if series.entrant in local and series.cpu_samples:
+            cells = found.setdefault((series.case.name, Path(series.model).name), {})
+            cells[series.entrant] = statistics.median(series.cpu_samples)
+    for (case, file), cells in found.items():
+        lines.append(f"| {case} | {file} | " + " | ".join(
+            f"{cells[name]:.1f}" if name in cells else "-" for name in local) + " |")
+    return [*lines, ""]
 
 
 def outcome_json(outcome: Outcome, *, threads: int, cpu: str) -> dict[str, Any]:

@@ -5,10 +5,9 @@ knows that, flash attention is left to its own choice.
 """
 
 import ctypes
-import time
 
 import llama_cpp
-from stdio import serve
+from stdio import Measured, Stopwatch, serve
 
 _UBATCH = 512
 
@@ -45,27 +44,27 @@ class LlamaEngine:
     def vocab_size(self) -> int:
         return int(llama_cpp.llama_vocab_n_tokens(self._vocab))
 
-    def prefill(self, prompt: list[int]) -> tuple[int, float]:
+    def prefill(self, prompt: list[int]) -> Measured:
         self._clear()
-        started = time.perf_counter()
+        watch = Stopwatch()
         self._feed(prompt, 0)
         self._sample(-1)
-        return len(prompt), time.perf_counter() - started
+        return watch.stop(len(prompt))
 
-    def decode(self, prompts: list[list[int]], tokens: int) -> tuple[int, float]:
+    def decode(self, prompts: list[list[int]], tokens: int) -> Measured:
         self._clear()
         last = []
         for sequence, prompt in enumerate(prompts):
             self._feed(prompt, sequence)
             last.append(self._sample(-1))
         position = len(prompts[0])
-        started = time.perf_counter()
+        watch = Stopwatch()
         for step in range(tokens):
             rows = [(token, position + step, sequence, True)
                     for sequence, token in enumerate(last)]
             self._decode(rows)
             last = [self._sample(row) for row in range(len(rows))]
-        return tokens * len(prompts), time.perf_counter() - started
+        return watch.stop(tokens * len(prompts))
 
     def _clear(self) -> None:
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self._context), True)

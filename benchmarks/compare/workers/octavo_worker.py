@@ -6,7 +6,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from stdio import serve
+from stdio import Measured, serve
 
 from octavo.bench.engine_bench import Case, EngineBench
 from octavo.bench.machine_probe import probe_machine
@@ -32,14 +32,14 @@ class OctavoEngine:
         facts = self._bench.describe()
         return {"isa": facts.get("isa", ""), "threads": facts.get("threads", "")}
 
-    def prefill(self, prompt: list[int]) -> tuple[int, float]:
+    def prefill(self, prompt: list[int]) -> Measured:
         run = self._loaded().run(Case("pp", len(prompt)), [prompt])
-        return run.tokens, run.seconds
+        return run.tokens, run.seconds, run.cpu_s
 
-    def decode(self, prompts: list[list[int]], tokens: int) -> tuple[int, float]:
+    def decode(self, prompts: list[list[int]], tokens: int) -> Measured:
         case = Case("tg", tokens + 1, sequences=len(prompts), context=len(prompts[0]))
         run = self._loaded().run(case, prompts)
-        return run.tokens, run.seconds
+        return run.tokens, run.seconds, run.cpu_s
 
     def vocab_size(self) -> int:
         return self._loaded().vocab_size

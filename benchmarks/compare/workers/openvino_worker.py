@@ -4,13 +4,12 @@ Runs in the environment of openvino-genai. Reads the same GGUF file, prefix cach
 """
 
 import itertools
-import time
 from typing import Any
 
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
-from stdio import serve
+from stdio import Measured, Stopwatch, serve
 
 # tokens of its KV block on a CPU
 _BLOCK = 32
@@ -39,16 +38,16 @@ class OpenVinoEngine:
     def vocab_size(self) -> int:
         return self._vocab_size
 
-    def prefill(self, prompt: list[int]) -> tuple[int, float]:
-        started = time.perf_counter()
+    def prefill(self, prompt: list[int]) -> Measured:
+        watch = Stopwatch()
         handle, counts = self._add(prompt, 1), [0]
         while counts[0] == 0:
             self._step([handle], counts)
-        seconds = time.perf_counter() - started
+        measured = watch.stop(len(prompt))
         self._drain()
-        return len(prompt), seconds
+        return measured
 
-    def decode(self, prompts: list[list[int]], tokens: int) -> tuple[int, float]:
+    def decode(self, prompts: list[list[int]], tokens: int) -> Measured:
         """Sequences that were prefilled early are ahead; the window opens when all have a token,
         and nobody may end in it."""
         slack = 4 + len(prompts) * len(prompts[0]) // _STEP_TOKENS
@@ -58,13 +57,12 @@ class OpenVinoEngine:
         while min(counts) == 0:
             self._step(handles, counts)
         before, wanted = sum(counts), tokens * len(handles)
-        started = time.perf_counter()
+        watch = Stopwatch()
         while sum(counts) - before < wanted and self._pipeline.has_non_finished_requests():
             self._step(handles, counts)
-        seconds = time.perf_counter() - started
-        produced = sum(counts) - before
+        measured = watch.stop(sum(counts) - before)
         self._drain()
-        return produced, seconds
+        return measured
 
     def _drain(self) -> None:
         while self._pipeline.has_non_finished_requests():

@@ -20,16 +20,31 @@ import sys
 import time
 from typing import Any, Protocol
 
+# tokens, wall seconds, CPU seconds of this process (all threads, waiting by spinning included)
+Measured = tuple[int, float, float]
+
+
+class Stopwatch:
+    """Wall and CPU time since it was made."""
+
+    def __init__(self) -> None:
+        self._cpu = time.process_time()
+        self._wall = time.perf_counter()
+
+    def stop(self, tokens: int) -> Measured:
+        wall = time.perf_counter() - self._wall
+        return tokens, wall, time.process_time() - self._cpu
+
 
 class Engine(Protocol):
-    """What a worker script implements. `run` returns tokens and seconds."""
+    """What a worker script implements."""
 
     def load(self, model: str, threads: int, max_sequences: int,
              max_context: int) -> dict[str, str]: ...
 
-    def prefill(self, prompt: list[int]) -> tuple[int, float]: ...
+    def prefill(self, prompt: list[int]) -> Measured: ...
 
-    def decode(self, prompts: list[list[int]], tokens: int) -> tuple[int, float]: ...
+    def decode(self, prompts: list[list[int]], tokens: int) -> Measured: ...
 
     def vocab_size(self) -> int: ...
 
@@ -73,9 +88,8 @@ def _answer(engine: Engine, request: dict[str, Any]) -> dict[str, Any]:
     first = min(300, engine.vocab_size() - 1)
     prompts = [[rng.randrange(first, engine.vocab_size()) for _ in range(length)]
                for _ in range(request["sequences"])]
-    cpu = time.process_time()
     if request["kind"] == "pp":
-        tokens, seconds = engine.prefill(prompts[0])
+        measured = engine.prefill(prompts[0])
     else:
-        tokens, seconds = engine.decode(prompts, request["tokens"])
-    return {"tokens": tokens, "seconds": seconds, "cpu_s": time.process_time() - cpu}
+        measured = engine.decode(prompts, request["tokens"])
+    return dict(zip(("tokens", "seconds", "cpu_s"), measured, strict=True))

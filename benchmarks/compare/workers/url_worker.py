@@ -1,7 +1,8 @@
 """A worker for any OpenAI-compatible server: the "model" of `load` is URL or URL#MODEL-NAME.
 
 Prompts are common words, so their lengths are nearly the asked ones; tokens are counted as pieces
-of the streams. Network and HTTP are in the figures. Runs in Octavo's environment.
+of the streams. Network and HTTP are in the figures; the CPU time is this client's, not the
+server's. Runs in Octavo's environment.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from stdio import serve
+from stdio import Measured, Stopwatch, serve
 
 from octavo.bench.datasets import BenchRequest
 from octavo.bench.http_client import HttpClient
@@ -30,11 +31,13 @@ class UrlEngine:
     def vocab_size(self) -> int:
         return 300 + len(WORDS)
 
-    def prefill(self, prompt: list[int]) -> tuple[int, float]:
+    def prefill(self, prompt: list[int]) -> Measured:
+        watch = Stopwatch()
         (record,) = asyncio.run(self._send([prompt], 1))
-        return record.num_prompt_tokens, record.ttft_s
+        return record.num_prompt_tokens, record.ttft_s, watch.stop(1)[2]
 
-    def decode(self, prompts: list[list[int]], tokens: int) -> tuple[int, float]:
+    def decode(self, prompts: list[list[int]], tokens: int) -> Measured:
+        watch = Stopwatch()
         records = asyncio.run(self._send(prompts, tokens + 1 + 8 * (len(prompts) > 1)))
         moments = [_moments(record) for record in records]
         opens, closes = max(m[0] for m in moments), min(m[-1] for m in moments)
@@ -42,7 +45,7 @@ class UrlEngine:
             raise RuntimeError("the streams did not overlap: raise the number of tokens, or the "
                                "server ran fewer sequences at once")
         count = sum(opens < moment <= closes for found in moments for moment in found)
-        return count, closes - opens
+        return count, closes - opens, watch.stop(count)[2]
 
     async def _first_model(self) -> str:
         async with HttpClient(self._url) as client:
