@@ -12,28 +12,22 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from octavo.errors import OctavoError
-from octavo.weights.gguf import read_gguf
-from octavo.weights.gguf_write import TensorToWrite, encode_value, write_gguf
+from octavo.weights.convert import FILE_TYPES, TargetTypes, convert_model
 from octavo.weights.hub import resolve
 from octavo.weights.model_file import ModelFile, open_model
-from octavo.weights.quantize import quantize, storable_type, to_bf16
+from octavo.weights.quantize import to_bf16
 from octavo.weights.safetensors import write_safetensors
-from octavo.weights.tensor_names import gguf_from_canonical, hf_from_canonical
+from octavo.weights.tensor_names import hf_from_canonical
 
 HF_VARIANT = "hf-bf16"
 DEFAULT_TYPES = ("Q4_0", "Q8_0", "Q4_K", "Q6_K", "F16", "BF16", HF_VARIANT)
-# general.file_type of the GGUF specification, for a file whose matrices are mostly of the type.
-FILE_TYPES = {
-    "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q4_K": 14,
-    "Q5_K": 16, "Q6_K": 18, "BF16": 32,
-}  # fmt: skip
 HF_CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 CONTROL, USER_DEFINED = 3, 4  # token_type values
 
@@ -75,24 +69,7 @@ def make_variant(model: ModelFile, outdir: Path, variant: str) -> Path:
 def write_requantized(model: ModelFile, path: Path, quant: str) -> None:
     """The same GGUF model with its matrices in `quant`; every metadata value is copied."""
     assert model.format == "gguf"
-    source = read_gguf(model.path)
-    metadata: dict[str, Any] = {
-        key: source.metadata.encoded(key)
-        for key in source.metadata
-        if not key.startswith("split.") and key != "general.alignment"
-    }
-    metadata["general.file_type"] = encode_value(FILE_TYPES[quant])
-    to_write = []
-    for name, info in model.tensors.items():
-        matrix = len(info.shape) == 2
-        chosen = storable_type(quant, info.shape[-1]) if matrix else "F32"
-        to_write.append(
-            TensorToWrite(gguf_from_canonical(name), info.shape, chosen, _data(model, name, chosen))
-        )
-    if model.config.rope.freqs is not None:
-        divisors = np.array(model.config.rope.freqs, np.float32)
-        to_write.append(TensorToWrite("rope_freqs.weight", divisors.shape, "F32", lambda: divisors))
-    write_gguf(path, metadata=metadata, tensors=to_write)
+    convert_model(model, path, TargetTypes(matrices=quant), overwrite=True)
 
 
 def write_folder(model: ModelFile, folder: Path) -> None:
@@ -198,16 +175,6 @@ def _ids(model: ModelFile, tokens: Mapping[str, Any]) -> dict[str, Any]:
     ends = list(model.config.eos_token_ids)
     ids = {f"{role}_token_id": tokens["roles"].get(role, (None,))[0] for role in ("bos", "pad")}
     return ids | {"eos_token_id": ends[0] if len(ends) == 1 else ends}
-
-
-def _data(model: ModelFile, name: str, quant: str) -> Callable[[], np.ndarray]:
-    def make() -> np.ndarray:
-        info = model.tensors[name]
-        if info.quant == quant:
-            return model.raw(name)
-        return quantize(model.f32(name).reshape(-1, info.shape[-1]), quant)
-
-    return make
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -156,6 +156,26 @@ def pre_name(metadata: Mapping[str, Any]) -> str:
     return str(metadata.get("tokenizer.ggml.pre", "default"))
 
 
+def pre_tokenizer_names() -> tuple[str, ...]:
+    """The names of `tokenizer.ggml.pre` that are known."""
+    return tuple(_PRE_TOKENIZERS)
+
+
+def pre_tokenizer_of(name: str) -> pre_tokenizers.PreTokenizer:
+    """The pre-tokenizer of a known name."""
+    return _PRE_TOKENIZERS[name]()
+
+
+def normalizer_of(name: str) -> normalizers.Normalizer | None:
+    """What a known pre-tokenizer's models do to a text first."""
+    return normalizers.NFC() if name in _NFC else None
+
+
+def ignores_merges(name: str) -> bool:
+    """Whether a piece that is a vocabulary entry becomes it at once."""
+    return name in _IGNORE_MERGES
+
+
 def adds_bos(metadata: Mapping[str, Any]) -> bool:
     """Whether a prompt begins with BOS, by the file or by its model family's habit."""
     default = pre_name(metadata) in _ADD_BOS

@@ -20,7 +20,7 @@ _GGUF = "tokenizer.ggml."
 _TEMPLATE = "tokenizer.chat_template"
 # Control tokens that end a turn or a text in the families Octavo runs. GGUF names one EOS only,
 # while the models end with others too (and hub folders list them in generation_config.json).
-_END_TOKENS = (
+END_TOKENS = (
     "<|im_end|>",
     "<|eot_id|>",
     "<|eom_id|>",
@@ -71,10 +71,7 @@ def load_chat_template(
     Raises:
         ConfigError: the file at `path` is missing or not a template.
     """
-    if model_file.format == "gguf":
-        sources = _gguf_templates(model_file.metadata)
-    else:
-        sources = _folder_templates(_folder(model_file))
+    sources = template_sources(model_file)
     bos, eos = _bos_eos_text(tokenizer)
     if path is not None:
         return ChatTemplate.from_file(
@@ -98,6 +95,13 @@ def load_chat_template(
         )
 
 
+def template_sources(model_file: ModelFile) -> dict[str, str]:
+    """The chat templates the model comes with, by name; the usual one is "default"."""
+    if model_file.format == "gguf":
+        return _gguf_templates(model_file.metadata)
+    return _folder_templates(_folder(model_file))
+
+
 def _bos_eos_text(tokenizer: Tokenizer) -> tuple[str, str]:
     bos = "" if tokenizer.bos_token_id is None else tokenizer.token_str(tokenizer.bos_token_id)
     eos = tokenizer.token_str(tokenizer.eos_token_ids[0]) if tokenizer.eos_token_ids else ""
@@ -115,7 +119,7 @@ def _from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     ends = [eos, _gguf_id(metadata, "eot_token_id", size), _gguf_id(metadata, "eom_token_id", size)]
     added = inner.get_added_tokens_decoder()
     control = {token.content: i for i, token in added.items() if token.special}
-    ends += [control.get(name) for name in _END_TOKENS]
+    ends += [control.get(name) for name in END_TOKENS]
     prefix = [bos] if bos is not None and adds_bos(metadata) else []
     suffix = [eos] if eos is not None and metadata.get(_GGUF + "add_eos_token", False) else []
     return Tokenizer(

@@ -64,9 +64,13 @@ def encode_value(value: Any, value_type: int | None = None) -> bytes:
     chosen = _guess_type(value) if value_type is None else value_type
     if chosen != TYPE_ARRAY:
         return struct.pack("<I", chosen) + _bare(value, chosen)
-    item_type = _guess_type(value[0]) if len(value) else TYPE_STRING
-    items = b"".join(_bare(item, item_type) for item in value)
-    return struct.pack("<IIQ", TYPE_ARRAY, item_type, len(value)) + items
+    return encode_array(value, _guess_type(value[0]) if len(value) else TYPE_STRING)
+
+
+def encode_array(values: Sequence[Any], item_type: int) -> bytes:
+    """u32 type and value of an array whose elements are of one chosen type."""
+    items = b"".join(_bare(item, item_type) for item in values)
+    return struct.pack("<IIQ", TYPE_ARRAY, item_type, len(values)) + items
 
 
 def _guess_type(value: Any) -> int:
