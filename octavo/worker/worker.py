@@ -6,7 +6,7 @@ The only place of the worker that knows files and backends by name.
 from collections.abc import Mapping
 
 from octavo.backends.seam import Backend, KVOptions, LoadedModel
-from octavo.config import EngineConfig
+from octavo.config import BackendName, EngineConfig
 from octavo.core.sampling_params import MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
 from octavo.core.step import ModelRunnerOutput, SchedulerOutput
 from octavo.errors import ConfigError
@@ -48,7 +48,7 @@ class Worker:
         with open_model(config.model.path) as model_file:
             graph = record(model_file.config, model_file.tensors.keys())
             limits = step_limits(config, graph.vocab_size, graph.num_kv_groups)
-            model = _backend(config).load(
+            model = load_backend(config.model.backend).load(
                 graph, model_file,
                 kv=KVOptions(block_size=config.cache.block_size,
                              num_blocks=config.cache.num_blocks, dtype=config.cache.dtype),
@@ -91,9 +91,9 @@ def step_limits(config: EngineConfig, vocab_size: int, num_kv_groups: int = 1) -
     )
 
 
-def _backend(config: EngineConfig) -> Backend:
-    # imported when needed: the native module may not be built, and NumPy code need not load
-    if config.model.backend == "cpu":
+def load_backend(name: BackendName) -> Backend:
+    """The backend of that name. Imported when needed: the native module may not be built."""
+    if name == "cpu":
         from octavo.backends.cpu.backend import CpuBackend
 
         return CpuBackend()
