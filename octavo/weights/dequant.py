@@ -13,6 +13,12 @@ from octavo.weights.quant_types import QUANT_TYPES
 
 CHUNK_ELEMENTS = 1 << 20  # per pass: temporaries stay in the caches and far below the result's size
 
+# IQ4_NL's sixteen levels, and E2M1's sixteen values times two.
+_IQ4_NL_TABLE = np.array(
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8
+)
+_E2M1_TWICE = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
+
 _Blocks = np.ndarray  # uint8 [number of blocks, block_bytes]
 
 
@@ -92,6 +98,30 @@ def _q8_0(blocks: _Blocks) -> np.ndarray:
     return _half(blocks, 0) * blocks[:, 2:].view(np.int8).astype(np.float32)
 
 
+def _mxfp4(blocks: _Blocks) -> np.ndarray:
+    """Exponent e, 32 nibbles of E2M1: 2^(e - 128) * twice the nibble's value."""
+    exponent = blocks[:, :1].astype(np.uint32)
+    # Below 2^-126 a float32 is subnormal: the one bit moves within the mantissa.
+    bits = np.where(exponent < 2, np.uint32(1 << 21) << exponent, (exponent - 1) << 23)
+    return bits.view(np.float32) * _E2M1_TWICE[_nibbles(blocks[:, 1:])].astype(np.float32)
+
+
+def _iq4_nl(blocks: _Blocks) -> np.ndarray:
+    """f16 d, 32 nibbles that index a table: d * table[q]."""
+    return _half(blocks, 0) * _iq4_nl_codes(blocks).astype(np.float32)
+
+
+def _iq4_nl_codes(blocks: _Blocks) -> np.ndarray:
+    return _IQ4_NL_TABLE[_nibbles(blocks[:, 2:])]
+
+
+def iq4_nl_as_q8_0(raw: np.ndarray) -> np.ndarray:
+    """The same values in Q8_0: uint8 [rows, bytes of IQ4_NL] -> uint8 [rows, bytes of Q8_0]."""
+    blocks = np.ascontiguousarray(raw).reshape(-1, QUANT_TYPES["IQ4_NL"].block_bytes)
+    codes = _iq4_nl_codes(blocks).view(np.uint8)
+    return np.concatenate([blocks[:, :2], codes], axis=1).reshape(raw.shape[0], -1)
+
+
 def unpack_k_scales(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The eight 6-bit scales and minima of a Q4_K or Q5_K block.
 
@@ -110,6 +140,41 @@ def _k_affine(blocks: _Blocks, codes: np.ndarray) -> np.ndarray:
     scale = _half(blocks, 0) * scales.astype(np.float32)
     minimum = _half(blocks, 2) * minima.astype(np.float32)
     return scale[:, :, None] * codes.astype(np.float32) - minimum[:, :, None]
+
+
+def _q2_k(blocks: _Blocks) -> np.ndarray:
+    """16 bytes of scale and minimum nibbles, 64 bytes of bit pairs, f16 d, f16 dmin.
+
+    (d * scale) * q - dmin * min, both per 16 elements; bit pairs as in Q6_K.
+    """
+    packed = blocks[:, :16]
+    scale = _half(blocks, 80) * (packed & 15).astype(np.float32)
+    minimum = _half(blocks, 82) * (packed >> 4).astype(np.float32)
+    codes = _bit_pairs(blocks[:, 16:80]).astype(np.float32)
+    return scale[:, :, None] * codes - minimum[:, :, None]
+
+
+def _q3_k(blocks: _Blocks) -> np.ndarray:
+    """32 bytes of third bits, 64 bytes of bit pairs, 12 bytes of sixteen 6-bit scales, f16 d.
+
+    (d * (scale - 32)) * (q - 4), a scale per 16 elements. Third bit s of byte i belongs to run s of
+    32 elements; the scales' low nibbles lie in eight bytes, the top bit pairs in four.
+    """
+    low, high = blocks[:, 96:104], blocks[:, 104:108]
+    by_two = np.array([0, 2, 4, 6], np.uint8)[None, :, None]
+    top = ((high[:, None, :] >> by_two) & 3).reshape(-1, 16)
+    scales = (_nibbles(low) | (top << 4)).astype(np.int8) - np.int8(32)
+    shift = np.arange(8, dtype=np.uint8)[None, :, None]
+    third = ((blocks[:, None, :32] >> shift) & 1).reshape(-1, 16, 16)
+    codes = (_bit_pairs(blocks[:, 32:96]) | (third << 2)).astype(np.int8) - np.int8(4)
+    scale = _half(blocks, 108) * scales.astype(np.float32)
+    return scale[:, :, None] * codes.astype(np.float32)
+
+
+def _bit_pairs(packed: np.ndarray) -> np.ndarray:
+    """uint8 [blocks, 64] -> [blocks, 16, 16]: bit pair p of 32 bytes is a run of 32 elements."""
+    shift = np.array([0, 2, 4, 6], np.uint8)[None, None, :, None]
+    return ((packed.reshape(-1, 2, 1, 32) >> shift) & 3).reshape(-1, 16, 16)
 
 
 def _q4_k(blocks: _Blocks) -> np.ndarray:
@@ -143,5 +208,6 @@ def _q6_k(blocks: _Blocks) -> np.ndarray:
 _DEQUANTIZERS: dict[str, Callable[[_Blocks], np.ndarray]] = {
     "F32": _f32, "F16": _f16, "BF16": _bf16, "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0,
     "Q5_1": _q5_1, "Q8_0": _q8_0, "Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k,
+    "Q2_K": _q2_k, "Q3_K": _q3_k, "IQ4_NL": _iq4_nl, "MXFP4": _mxfp4,
 }  # fmt: skip
 assert _DEQUANTIZERS.keys() == QUANT_TYPES.keys()

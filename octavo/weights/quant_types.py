@@ -31,10 +31,14 @@ QUANT_TYPES = {
         QuantType("Q5_0", 6, 32, 22),
         QuantType("Q5_1", 7, 32, 24),
         QuantType("Q8_0", 8, 32, 34),
+        QuantType("Q2_K", 10, 256, 84),
+        QuantType("Q3_K", 11, 256, 110),
         QuantType("Q4_K", 12, 256, 144),
         QuantType("Q5_K", 13, 256, 176),
         QuantType("Q6_K", 14, 256, 210),
+        QuantType("IQ4_NL", 20, 32, 18),
         QuantType("BF16", 30, 1, 2),
+        QuantType("MXFP4", 39, 32, 17),
     )
 }
 
@@ -42,8 +46,8 @@ QUANT_TYPES_BY_ID = {quant.gguf_id: quant for quant in QUANT_TYPES.values()}
 
 # Types that exist in the format but that Octavo does not read: only for a message that says so.
 OTHER_GGUF_TYPES = {
-    9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS",
-    19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16",
-    26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS",
+    19: "IQ1_S", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16",
+    26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0",
     40: "NVFP4", 41: "Q1_0",
 }  # fmt: skip

@@ -233,4 +233,5 @@ _QUANTIZERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "F32": _f32, "F16": _f16, "BF16": _bf16, "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0,
     "Q5_1": _q5_1, "Q8_0": _q8_0, "Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k,
 }  # fmt: skip
-assert _QUANTIZERS.keys() == QUANT_TYPES.keys()
+assert _QUANTIZERS.keys() <= QUANT_TYPES.keys()
+WRITABLE_TYPES = tuple(_QUANTIZERS)  # the other types are read only

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.backends.seam import WeightSource
+from octavo.weights.dequant import iq4_nl_as_q8_0
 from octavo.weights.quantize import to_bf16
 
 # Source types the native packer reads, with their numbers (csrc/linear.h, QuantType) and the panel
@@ -25,8 +26,11 @@ _NATIVE = {
     "Q5_K": (8, "q8+min, f32 scales"),
 }
 # The rest goes through float32. float16 has more mantissa than bfloat16, so it stays exact as f32;
-# the six bits of Q6_K lose less to bfloat16's eight than they lost when they were made.
-_VIA_F32 = {"F16": "F32", "Q6_K": "BF16"}
+# the few bits of the K types lose less to bfloat16's eight than they lost when they were made.
+# MXFP4 is exact in bfloat16.
+_VIA_F32 = {"F16": "F32", "Q2_K": "BF16", "Q3_K": "BF16", "Q6_K": "BF16", "MXFP4": "BF16"}
+# Exact in another block type: its levels are integers of eight bits.
+_WIDENED = {"IQ4_NL": ("Q8_0", iq4_nl_as_q8_0)}
 
 
 @dataclasses.dataclass(slots=True, frozen=True)
@@ -40,15 +44,19 @@ class Storage:
 
 def storage_of(quant: str, k: int) -> Storage:
     """How a tensor of type `quant` with `k` columns is stored."""
-    native = _VIA_F32.get(quant, quant)
+    native = _WIDENED[quant][0] if quant in _WIDENED else _VIA_F32.get(quant, quant)
     if native == "BF16" and k % 2:
         native = "F32"  # bf16 panels hold column pairs
     type_id, layout = _NATIVE[native]
-    return Storage(type_id=type_id, layout=layout, via_f32=native != quant)
+    via_f32 = native != quant and quant not in _WIDENED
+    return Storage(type_id=type_id, layout=layout, via_f32=via_f32)
 
 
 def source_rows(weights: WeightSource, tensor: str, storage: Storage) -> npt.NDArray[np.uint8]:
     """The tensor's bytes as the native packer of that storage reads them."""
+    quant = weights.quant_of(tensor)
+    if quant in _WIDENED:
+        return _WIDENED[quant][1](weights.raw(tensor)).reshape(-1)
     if not storage.via_f32:
         return np.ascontiguousarray(weights.raw(tensor)).reshape(-1)
     values = np.ascontiguousarray(weights.f32(tensor), np.float32).reshape(-1)
