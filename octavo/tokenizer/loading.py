@@ -39,6 +39,8 @@ class ModelFile(Protocol):
     """What is needed of a model file."""
 
     @property
+    def path(self) -> Path: ...
+    @property
     def format(self) -> str: ...  # "gguf" or "safetensors"
     @property
     def metadata(self) -> Mapping[str, Any]: ...  # GGUF keys; not read for safetensors
@@ -154,7 +156,7 @@ def _gguf_templates(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 def _folder(model_file: ModelFile) -> Path:
     if model_file.tokenizer_dir is None:
-        raise ModelLoadError("the model has no folder with a tokenizer.json")
+        raise ModelLoadError(f"{model_file.path}: tokenizer.json is missing; copy the model's own there")
     return Path(model_file.tokenizer_dir)
 
 

@@ -302,3 +302,11 @@ def test_broken_folders_are_refused(tmp_path: Path) -> None:
     model.tokenizer_dir = None
     with pytest.raises(ModelLoadError, match="no folder"):
         load_tokenizer(model)
+
+
+def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:
+    model_file = SimpleNamespace(path=tmp_path, format="safetensors", metadata={},
+                                 tokenizer_dir=None, config=SimpleNamespace())
+    with pytest.raises(ModelLoadError) as caught:
+        load_tokenizer(model_file)
+    assert str(tmp_path) in caught.value.message and "tokenizer.json" in caught.value.message
