@@ -9,6 +9,7 @@ from typing import Literal
 KVCacheDtype = Literal["f32", "bf16", "int8"]
 SchedulingPolicy = Literal["fcfs", "priority"]
 BackendName = Literal["cpu", "reference"]
+Quantization = Literal["int8", "int4"]
 
 
 @dataclasses.dataclass(slots=True, frozen=True)
@@ -20,6 +21,7 @@ class ModelSection:
     max_model_len: int
     backend: BackendName = "cpu"
     num_threads: int = 1
+    quantization: Quantization | None = None  # of float weights, while they are loaded
     seed: int | None = None  # from it come the seeds of requests that give none; None: random
 
 

@@ -14,6 +14,7 @@ from octavo.config import (
     EngineConfig,
     KVCacheDtype,
     ModelSection,
+    Quantization,
     SchedulerSection,
     SchedulingPolicy,
     ServerSection,
@@ -59,6 +60,7 @@ class EngineArgs:
     enable_chunked_prefill: bool = True
     scheduling_policy: str = "fcfs"
     backend: str = "auto"
+    quantization: str | None = None
     num_threads: int | None = None
     seed: int | None = None
 
@@ -81,6 +83,7 @@ def resolve_config(args: EngineArgs, *, path: str, model: ModelConfig, machine: 
     args = _checked(args)
     backend = _backend(args, machine, lines)
     threads = _threads(args, machine, lines)
+    quantization = _quantization(args, lines)
     dtype = _kv_dtype(args)
     max_num_seqs = args.max_num_seqs or DEFAULT_MAX_NUM_SEQS
     wanted_len = _wanted_len(args, model)
@@ -96,7 +99,8 @@ def resolve_config(args: EngineArgs, *, path: str, model: ModelConfig, machine: 
     config = EngineConfig(
         model=ModelSection(
             path=path, served_model_names=args.served_model_name or (args.model,),
-            max_model_len=max_model_len, backend=backend, num_threads=threads, seed=args.seed,
+            max_model_len=max_model_len, backend=backend, num_threads=threads,
+            quantization=quantization, seed=args.seed,
         ),
         cache=CacheSection(
             block_size=args.block_size, num_blocks=num_blocks, dtype=dtype,
@@ -199,6 +203,21 @@ def _threads(args: EngineArgs, machine: MachineFacts, lines: list[str]) -> int:
     why = min(choices, key=lambda name: choices[name])
     lines.append(f"threads {threads}: {why}")
     return threads
+
+
+def _quantization(args: EngineArgs, lines: list[str]) -> Quantization | None:
+    match args.quantization:
+        case None:
+            return None
+        case "int8":
+            lines.append("weights int8: float matrices are quantized while they are loaded")
+            return "int8"
+        case "int4":
+            lines.append("weights int4 (embeddings and output matrix int8): float matrices are "
+                         "quantized while they are loaded")
+            return "int4"
+    raise _bad("quantization", args.quantization, "give int8 or int4, for float weights, or leave "
+               "it out: a file that is quantized runs as it is")
 
 
 def _kv_dtype(args: EngineArgs) -> KVCacheDtype:

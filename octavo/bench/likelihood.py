@@ -13,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from octavo.backends.seam import Backend, KVOptions, LoadedModel
+from octavo.backends.seam import Backend, KVOptions, LoadedModel, WeightSource
 from octavo.errors import ConfigError
 from octavo.graph.step_arrays import StepArrays, StepLimits
 from octavo.models.registry import record
 from octavo.tokenizer.loading import load_tokenizer
+from octavo.weights.load_quantize import QuantizedWeights
 from octavo.weights.model_file import open_model
 
 WINDOW = 2048
@@ -49,6 +50,7 @@ def measure(
     text: str,
     *,
     kv_dtype: str,
+    quantization: str | None = None,
     window: int = WINDOW,
     max_windows: int | None = None,
     num_threads: int = 1,
@@ -78,7 +80,10 @@ def measure(
         kv = KVOptions(
             block_size=BLOCK_SIZE, num_blocks=limits.max_blocks_per_seq, dtype=kv_dtype
         )
-        model = backend.load(graph, file, kv=kv, limits=limits, num_threads=num_threads)
+        weights: WeightSource = file
+        if quantization is not None:
+            weights = QuantizedWeights(file, quantization)
+        model = backend.load(graph, weights, kv=kv, limits=limits, num_threads=num_threads)
     try:
         arrays = StepArrays(limits)
         starts = range(0, len(token_ids) - window + 1, window)[:max_windows]

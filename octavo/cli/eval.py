@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from octavo.cli.flags import Commands, count
+from octavo.cli.flags import Commands, add_quantization_flag, count
 
 
 def add_parser(commands: Commands) -> None:
@@ -33,6 +33,7 @@ def add_parser(commands: Commands) -> None:
                      help="auto: bf16")
     ppl.add_argument("--backend", default="auto", choices=("auto", "cpu", "reference"),
                      help="auto: cpu, or reference (NumPy) where nothing was compiled")
+    add_quantization_flag(ppl)
     ppl.add_argument("--num-threads", type=count, metavar="N",
                      help="compute threads (default: physical cores this process may use)")
     ppl.add_argument("--json", nargs="?", const="-", metavar="FILE",
@@ -50,19 +51,22 @@ def run(args: argparse.Namespace) -> int:
     blocks = -(-args.window // BLOCK_SIZE)
     config = resolve_args(EngineArgs(
         model=args.model, backend=args.backend, kv_cache_dtype=args.kv_cache_dtype,
-        num_threads=args.num_threads, num_blocks=blocks, block_size=BLOCK_SIZE, max_num_seqs=1,
+        quantization=args.quantization, num_threads=args.num_threads,
+        num_blocks=blocks, block_size=BLOCK_SIZE, max_num_seqs=1,
     )).config
     started = time.perf_counter()
     result = measure(
         load_backend(config.model.backend), Path(config.model.path), text,
-        kv_dtype=config.cache.dtype, window=args.window, max_windows=args.max_windows,
-        num_threads=config.model.num_threads, on_window=_show if sys.stderr.isatty() else None)
+        kv_dtype=config.cache.dtype, quantization=config.model.quantization,
+        window=args.window, max_windows=args.max_windows, num_threads=config.model.num_threads,
+        on_window=_show if sys.stderr.isatty() else None)
     facts: dict[str, Any] = {
         "model": config.model.path, "text": str(args.text), "window": args.window,
         "num_windows": result.num_windows, "num_scored": result.num_scored,
         "mean_nll": result.mean_nll, "standard_error": result.standard_error,
         "perplexity": result.perplexity, "backend": config.model.backend,
-        "kv_cache_dtype": config.cache.dtype, "seconds": time.perf_counter() - started,
+        "kv_cache_dtype": config.cache.dtype, "quantization": config.model.quantization,
+        "seconds": time.perf_counter() - started,
     }
     if args.json is not None:
         written = json.dumps(facts, indent=2)
@@ -72,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
         Path(args.json).write_text(written + "\n", encoding="utf-8")
     print(f"perplexity {result.perplexity:.4f}, {result.mean_nll:.5f} nats a token "
           f"(standard error {result.standard_error:.5f}) over {result.num_scored} tokens in "
-          f"{result.num_windows} windows of {args.window}; {config.model.backend}, KV "
+          f"{result.num_windows} windows of {args.window}; {config.model.backend}, "
+          f"weights {config.model.quantization or 'as in the file'}, KV "
           f"{config.cache.dtype}, {facts['seconds']:.1f} s")
     return 0
 

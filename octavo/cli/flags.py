@@ -52,6 +52,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
     group.add_argument("--backend", default="auto", choices=("auto", "cpu", "reference"),
                        help="auto: cpu, or reference (NumPy) where nothing was compiled")
+    add_quantization_flag(group)
     group.add_argument("--max-model-len", type=count, metavar="N",
                        help="longest prompt and output together, in tokens")
     group.add_argument("--kv-cache-dtype", default="auto",
@@ -65,6 +66,12 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=int, metavar="N",
                        help="requests that give none get seeds derived from it, in order "
                             "(default: a random one for each)")
+
+
+def add_quantization_flag(group: "argparse._ActionsContainer") -> None:
+    """For commands that look at weights as they are in memory."""
+    group.add_argument("--quantization", choices=("int8", "int4"),
+                       help="quantize F32, F16 and BF16 weights while they are loaded")
 
 
 def add_chat_template_flag(parser: argparse.ArgumentParser) -> None:
@@ -127,8 +134,9 @@ def engine_args(args: argparse.Namespace, served_model_name: tuple[str, ...] = (
     fields: dict[str, Any] = {
         name: getattr(args, name)
         for name in (
-            "model", "backend", "max_model_len", "kv_cache_dtype", "kv_cache_memory_bytes",
-            "num_threads", "seed", "max_num_seqs", "max_num_batched_tokens", "max_num_waiting",
+            "model", "backend", "quantization", "max_model_len", "kv_cache_dtype",
+            "kv_cache_memory_bytes", "num_threads", "seed", "max_num_seqs",
+            "max_num_batched_tokens", "max_num_waiting",
             "long_prefill_token_threshold", "scheduling_policy", "block_size",
             "enable_prefix_caching", "enable_chunked_prefill",
         )

@@ -4,7 +4,7 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from octavo.cli.flags import Commands
+from octavo.cli.flags import Commands, add_quantization_flag
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,6 +24,7 @@ def add_parser(commands: Commands) -> None:
     parser.set_defaults(run=run)
     parser.add_argument("model", metavar="MODEL",
                         help="GGUF file, Hugging Face folder, alias or hub repo id")
+    add_quantization_flag(parser)
     parser.add_argument("--tensors", action="store_true", help="list every tensor")
 
 
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         console = Console(highlight=False, width=_PIPE_WIDTH)
     with open_model(resolve(args.model)) as model_file:
         console.print(_facts(model_file))
-        console.print(_storage(model_file))
+        console.print(_storage(model_file, args.quantization))
         if args.tensors:
             console.print(_tensors(model_file))
     return 0
@@ -78,17 +79,25 @@ def _facts(model_file: "ModelFile") -> "Table":
     return table
 
 
-def _storage(model_file: "ModelFile") -> "Table":
+def _storage(model_file: "ModelFile", quantization: str | None) -> "Table":
     """How many tensors of each type there are, and what the native backend makes of them."""
     from octavo.backends.cpu.storage import storage_of
+    from octavo.weights.load_quantize import QuantizedWeights, check_quantizable
 
+    view = None
+    if quantization is not None:
+        check_quantizable(model_file, quantization)
+        view = QuantizedWeights(model_file, quantization)
     groups: Counter[tuple[str, str]] = Counter()
     nbytes: Counter[tuple[str, str]] = Counter()
     for tensor in model_file.tensors.values():
         layout = "f32"
         if len(tensor.shape) == 2:
-            storage = storage_of(tensor.quant, tensor.shape[-1])
+            changed = view is not None and view.is_changed(tensor.name)
+            quant = view.quant_of(tensor.name) if view is not None else tensor.quant
+            storage = storage_of(quant, tensor.shape[-1])
             layout = f"{storage.layout} (converted)" if storage.via_f32 else storage.layout
+            layout += " (quantized at load)" if changed else ""
         key = (tensor.quant, layout)
         groups[key] += 1
         nbytes[key] += tensor.nbytes

@@ -26,6 +26,7 @@ from octavo.tokenizer.chat_template import ChatTemplate
 from octavo.tokenizer.loading import load_chat_template, load_tokenizer
 from octavo.tokenizer.tokenizer import Tokenizer
 from octavo.weights.hub import canonical_alias, resolve
+from octavo.weights.load_quantize import LOAD_TYPES, check_quantizable
 from octavo.weights.model_config import ModelConfig
 from octavo.weights.model_file import open_model
 from octavo.worker.worker import Worker
@@ -58,6 +59,8 @@ def resolve_args(args: EngineArgs, *, server: ServerSection | None = None) -> Re
     with open_model(path) as model_file:
         model = model_file.config
         own_name = model_file.name
+        if args.quantization in LOAD_TYPES:
+            check_quantizable(model_file, args.quantization)
     if not args.served_model_name:
         # an alias is served under both its names
         alias = canonical_alias(args.model)
@@ -117,4 +120,6 @@ def _namespace(config: EngineConfig) -> bytes:
     path = Path(config.model.path)
     stat = path.stat()
     text = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{config.model.backend}"
+    if config.model.quantization is not None:
+        text += f"|{config.model.quantization}"
     return hashlib.blake2b(text.encode(), digest_size=16).digest()

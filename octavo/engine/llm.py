@@ -48,6 +48,7 @@ class LLM:
         kv_cache_memory_bytes, num_blocks: size of the KV cache, one or the other.
         block_size: tokens of a KV block, a multiple of 16.
         backend: "auto", "cpu" or "reference".
+        quantization: "int8" or "int4": float weights are quantized while they are loaded.
         seed: requests that give none get seeds derived from it, in order; None: random ones.
         chat_template: path of a Jinja file, instead of the model's own.
         scheduling_policy: "fcfs" or "priority".
@@ -65,7 +66,8 @@ class LLM:
                  num_blocks: int | None = None, block_size: int = 16,
                  enable_prefix_caching: bool = True, enable_chunked_prefill: bool = True,
                  long_prefill_token_threshold: int = 0,
-                 backend: str = "auto", num_threads: int | None = None, seed: int | None = None,
+                 backend: str = "auto", quantization: str | None = None,
+                 num_threads: int | None = None, seed: int | None = None,
                  chat_template: str | os.PathLike[str] | None = None,
                  scheduling_policy: str = "fcfs", **unknown: object) -> None:
         self._client: InprocClient | None = None  # first, so that __del__ works after an error
@@ -80,7 +82,8 @@ class LLM:
             block_size=block_size, enable_prefix_caching=enable_prefix_caching,
             enable_chunked_prefill=enable_chunked_prefill,
             long_prefill_token_threshold=long_prefill_token_threshold, backend=backend,
-            num_threads=num_threads, seed=seed, scheduling_policy=scheduling_policy,
+            quantization=quantization, num_threads=num_threads, seed=seed,
+            scheduling_policy=scheduling_policy,
         )
         resolution = resolve_args(args)
         self.config: EngineConfig = resolution.config

@@ -20,8 +20,7 @@ _ELSEWHERE = {
     "revision": "give the path of a folder with that revision as model",
     "tokenizer_revision": "the tokenizer comes with the model; leave it out",
     "trust_remote_code": "no code of a model is ever run; leave it out",
-    "dtype": "weights run as the file stores them; leave it out (kv_cache_dtype is the KV cache's)",
-    "quantization": "weights run as the file stores them; leave it out and give a quantized file",
+    "dtype": "weights run as the file stores them; leave it out (or give quantization)",
     "load_format": "the format is seen in the file; leave it out",
     "download_dir": "set the environment variable OCTAVO_CACHE instead",
     "tensor_parallel_size": "the model runs on all cores of one machine; leave it out "

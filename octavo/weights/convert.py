@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.errors import ConfigError, ModelLoadError, OctavoError
+from octavo.errors import ConfigError, OctavoError
 from octavo.weights.gguf import read_gguf
 from octavo.weights.gguf_config import ROPE_FREQS, ROPE_STYLES
 from octavo.weights.gguf_write import TensorToWrite, encode_array, encode_value, write_gguf
@@ -149,6 +149,18 @@ def interleaved_rows(model: ModelFile, name: str, values: np.ndarray) -> np.ndar
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
 
 
+def require_holdable(values: np.ndarray, quant: str, *, path: Path, name: str) -> None:
+    """Raises ModelLoadError where a value is not finite, or too large for the type's f16 scale."""
+    peak = float(np.abs(values).max(initial=0.0))
+    most = float(np.finfo(np.float32).max) if quant in ("F32", "BF16") else _F16_MAX
+    if not np.isfinite(peak):
+        raise load_error(path, f"tensor {name}: has values that are not finite")
+    if peak > most:
+        raise load_error(
+            path, f"tensor {name}: has values up to {peak:.3g}, more than {quant} can hold"
+        )
+
+
 def _settings(model: ModelFile) -> dict[str, Any]:
     """The configuration of a folder's model as GGUF keys."""
     config, rope = model.config, model.config.rope
@@ -187,11 +199,7 @@ def _data(model: ModelFile, name: str, quant: str) -> Callable[[], np.ndarray]:
                 rows = rows.reshape(info.shape[0], -1)
             return interleaved_rows(model, name, rows)
         values = interleaved_rows(model, name, model.f32(name))
-        peak = float(np.abs(values).max(initial=0.0))
-        if not peak <= (np.finfo(np.float32).max if quant in ("F32", "BF16") else _F16_MAX):
-            problem = "has values that are not finite" if not np.isfinite(peak) else (
-                f"has values up to {peak:.3g}, more than {quant} can hold")
-            raise load_error(model.path, f"tensor {name}: {problem}", ModelLoadError)
+        require_holdable(values, quant, path=model.path, name=name)
         return quantize(values.reshape(-1, info.shape[-1]), quant)
 
     return make

@@ -5,13 +5,14 @@ The only place of the worker that knows files and backends by name.
 
 from collections.abc import Mapping
 
-from octavo.backends.seam import Backend, KVOptions, LoadedModel
+from octavo.backends.seam import Backend, KVOptions, LoadedModel, WeightSource
 from octavo.config import BackendName, EngineConfig
 from octavo.core.sampling_params import MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
 from octavo.core.step import ModelRunnerOutput, SchedulerOutput
 from octavo.errors import ConfigError
 from octavo.graph.step_arrays import StepLimits
 from octavo.models.registry import record
+from octavo.weights.load_quantize import QuantizedWeights
 from octavo.weights.model_file import open_model
 from octavo.worker.model_runner import ModelRunner
 
@@ -48,8 +49,11 @@ class Worker:
         with open_model(config.model.path) as model_file:
             graph = record(model_file.config, model_file.tensors.keys())
             limits = step_limits(config, graph.vocab_size, graph.num_kv_groups)
+            weights: WeightSource = model_file
+            if config.model.quantization is not None:
+                weights = QuantizedWeights(model_file, config.model.quantization)
             model = load_backend(config.model.backend).load(
-                graph, model_file,
+                graph, weights,
                 kv=KVOptions(block_size=config.cache.block_size,
                              num_blocks=config.cache.num_blocks, dtype=config.cache.dtype),
                 limits=limits, num_threads=config.model.num_threads,
