@@ -1,4 +1,5 @@
-// CPUID and XGETBV checks. The operating system must save the wide registers, or using them traps.
+// CPUID and XGETBV checks on x86: the operating system must save the wide registers, or using them
+// traps. On AArch64 NEON is part of the baseline, and Linux says what else there is.
 #include "cpu_isa.h"
 
 #if defined(__x86_64__) || defined(_M_X64)
@@ -6,6 +7,9 @@
 
 #include <cstdint>
 #define OCTAVO_X86 1
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#define OCTAVO_ARM_LINUX 1
 #endif
 
 namespace octavo {
@@ -55,6 +59,13 @@ bool cpu_has_baseline() { return true; }
 bool cpu_has_avx2() { return false; }
 bool cpu_has_avx512() { return false; }
 bool cpu_has_avx512bf16() { return false; }
+#endif
+
+#ifdef OCTAVO_ARM_LINUX
+// HWCAP_ASIMDDP of the Linux kernel's asm/hwcap.h, which old headers lack.
+bool cpu_has_neondot() { return (getauxval(AT_HWCAP) >> 20) & 1u; }
+#else
+bool cpu_has_neondot() { return false; }
 #endif
 
 }  // namespace octavo

@@ -9,5 +9,6 @@ bool cpu_has_baseline();
 bool cpu_has_avx2();        // the same on x86, false on other architectures
 bool cpu_has_avx512();      // F, BW, VL, DQ, VNNI, and the OS saves the registers
 bool cpu_has_avx512bf16();  // the above and BF16
+bool cpu_has_neondot();     // AArch64 with the dot-product extension
 
 }  // namespace octavo

@@ -33,6 +33,15 @@ const Kernels* kernels_avx512() {
 #endif
 }
 
+const Kernels* kernels_neon() {
+#if defined(OCTAVO_HAVE_NEON)
+  static const Kernels table = OCTAVO_TABLE(neon);
+  return &table;
+#else
+  return nullptr;
+#endif
+}
+
 size_t attention_scratch_floats(int rows, int group, int head_dim) {
   const int queries = rows * group < kAttentionQueries ? rows * group : kAttentionQueries;
   const size_t per_query = kSplit + 2 * static_cast<size_t>(round_up(head_dim, 16));

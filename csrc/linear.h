@@ -76,5 +76,7 @@ const LinearKernels* linear_generic();
 const LinearKernels* linear_avx2();
 const LinearKernels* linear_avx512();
 const LinearKernels* linear_avx512bf16();  // as linear_avx512, bf16 by vdpbf16ps
+const LinearKernels* linear_neon();
+const LinearKernels* linear_neondot();  // as linear_neon, int8 by the dot-product instruction
 
 }  // namespace octavo

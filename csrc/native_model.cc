@@ -46,6 +46,8 @@ void NativeModel::choose_kernels(const std::string& isa) {
   const Choice choices[] = {{"avx512", kernels_avx512(), linear_avx512bf16()},
                             {"avx512", kernels_avx512(), linear_avx512()},
                             {"avx2", kernels_avx2(), linear_avx2()},
+                            {"neon", kernels_neon(), linear_neondot()},
+                            {"neon", kernels_neon(), linear_neon()},
                             {"generic", kernels_generic(), linear_generic()}};
   bool known = isa.empty();
   for (const Choice& choice : choices) {
@@ -56,7 +58,7 @@ void NativeModel::choose_kernels(const std::string& isa) {
     linear_ = choice.linear;
     return;
   }
-  require(known, "isa is \"generic\", \"avx2\" or \"avx512\"");
+  require(known, "isa is \"generic\", \"avx2\", \"avx512\" or \"neon\"");
   throw std::invalid_argument("this CPU or build has no " + isa);
 }
 

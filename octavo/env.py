@@ -3,7 +3,8 @@
 Options belong on the command line; these are for tests, or must be known before arguments are.
 
     OCTAVO_CACHE      folder of downloaded models; default: octavo in the user's cache folder
-    OCTAVO_CPU_ISA    generic | avx2 | avx512: forces the native code path; default: the CPU's best
+    OCTAVO_CPU_ISA    generic | avx2 | avx512 | neon: forces the native code path; default: the
+                      CPU's best
 """
 
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from octavo.errors import ConfigError
 
-CPU_ISAS = ("generic", "avx2", "avx512")
+CPU_ISAS = ("generic", "avx2", "avx512", "neon")
 
 
 def cache_dir() -> Path:

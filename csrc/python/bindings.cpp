@@ -13,6 +13,7 @@ NB_MODULE(_native, m) {
   }
   m.def("has_avx512", &octavo::cpu_has_avx512, "AVX-512 F, BW, VL, DQ and VNNI can be used");
   m.def("has_avx512bf16", &octavo::cpu_has_avx512bf16, "has_avx512() and the BF16 instructions");
+  m.def("has_neondot", &octavo::cpu_has_neondot, "AArch64 with the dot-product extension");
   octavo::python::bind_model(m);
   octavo::python::bind_linear(m);
   octavo::python::bind_probe(m);

@@ -21,6 +21,8 @@ const LinearKernels* linear_of(const std::string& isa) {
   if (isa == "avx2") table = linear_avx2();
   if (isa == "avx512") table = linear_avx512();
   if (isa == "avx512bf16") table = linear_avx512bf16();
+  if (isa == "neon") table = linear_neon();
+  if (isa == "neondot") table = linear_neondot();
   if (!table) throw std::invalid_argument("this CPU or build has no " + isa);
   return table;
 }

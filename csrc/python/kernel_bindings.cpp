@@ -37,6 +37,7 @@ const Kernels& table_of(const std::string& isa) {
   if (isa == "generic") table = octavo::kernels_generic();
   if (isa == "avx2") table = octavo::kernels_avx2();
   if (isa == "avx512") table = octavo::kernels_avx512();
+  if (isa == "neon") table = octavo::kernels_neon();
   if (table == nullptr) throw std::invalid_argument("no kernels for ISA " + isa);
   return *table;
 }
@@ -45,6 +46,7 @@ std::vector<std::string> kernel_isas() {
   std::vector<std::string> names{"generic"};
   if (octavo::kernels_avx2() != nullptr) names.emplace_back("avx2");
   if (octavo::kernels_avx512() != nullptr) names.emplace_back("avx512");
+  if (octavo::kernels_neon() != nullptr) names.emplace_back("neon");
   return names;
 }
 

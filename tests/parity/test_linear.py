@@ -12,6 +12,8 @@ from tests.parity.kernels import ISAS, assert_same_bits, bf16_to_f32, native, no
 LINEAR_ISAS = list(ISAS)
 if native.has_avx512bf16():
     LINEAR_ISAS.append("avx512bf16")
+if native.has_neondot():
+    LINEAR_ISAS.append("neondot")
 
 INTEGER = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K")
 FLOAT = ("F32", "BF16")

@@ -135,6 +135,7 @@ const Kernels* kernels_generic();
 // Each nullptr where the build or the CPU lacks it.
 const Kernels* kernels_avx2();
 const Kernels* kernels_avx512();
+const Kernels* kernels_neon();
 
 // Per row r of R: see octavo/graph/step_arrays.py (SamplingArrays), same names and types.
 struct SamplingInputs {

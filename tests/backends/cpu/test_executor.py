@@ -134,6 +134,13 @@ def test_an_unknown_isa_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         load_cpu(tiny_llama())
 
 
+def test_an_isa_of_another_cpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign = "avx2" if "neon" in native.kernel_isas() else "neon"
+    monkeypatch.setenv("OCTAVO_CPU_ISA", foreign)
+    with pytest.raises(ConfigError, match=f"this CPU or build has no {foreign}"):
+        load_cpu(tiny_llama())
+
+
 def test_the_forced_isa_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OCTAVO_CPU_ISA", "generic")
     facts = load_cpu(tiny_llama(quant="Q4_1")).describe()

@@ -1,0 +1,294 @@
+// Matrix products with NEON: a quad of columns of a panel is four registers of 4 rows. Included by
+// linear_neon.cc and linear_neondot.cc; each gets its own copy. With the dot-product extension one
+// instruction multiplies 4 rows by a quad of activations, without it byte products are summed as
+// 16-bit words first. Both are exact, so both give the generic code's bits.
+//
+// The instructions take signed bytes. Nibbles (0 .. 15) are signed bytes as they are; bytes have
+// their top bit flipped, which subtracts 128: for w = d * (q - 128) that is the zero point already.
+#pragma once
+#include <arm_neon.h>
+
+#include <cstring>
+
+#include "linear.h"
+
+namespace octavo {
+namespace {
+
+constexpr int kRegisters = 4;  // of 4 rows each, in a vector of 16 rows
+// Activation rows of a tile. Half a panel at a time, the integer sums of 4 rows (8 registers), the
+// weights (4) and the activations (8) fit the 32 registers beside part of the float sums.
+constexpr int kTokens = 4;
+constexpr int kQuads = kQuantGroup / 4;
+
+struct TileArgs {
+  const PackedMatrix* matrix;
+  const uint8_t* panel;
+  const ActRows* acts;
+  int row;
+  float* out;
+  int64_t ldo;
+};
+
+using TileFn = void (*)(const TileArgs&);
+
+template <ScaleType S>
+inline float32x4_t load_scales(const uint8_t* p, int r) {
+  if (S == ScaleType::kF32) return vreinterpretq_f32_u8(vld1q_u8(p + 16 * r));
+  return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p + 8 * r)));
+}
+
+#if defined(__ARM_FEATURE_DOTPROD)
+
+// The sums of 4 rows in one block: int32 lanes all along.
+struct RowSums {
+  int32x4_t words = vdupq_n_s32(0);
+
+  // Quad J of the block's 32 activations a.
+  template <int J>
+  inline void add(int8x16_t w, const int8x16_t* a) {
+    words = vdotq_laneq_s32(words, w, a[J / 4], J % 4);
+  }
+  inline int32x4_t total() const { return words; }
+};
+
+struct Activations {
+  int8x16_t bytes[2];
+  explicit Activations(const int8_t* a) : bytes{vld1q_s8(a), vld1q_s8(a + 16)} {}
+  const int8x16_t* operands() const { return bytes; }
+};
+
+#else
+
+// The sums of 4 rows in one block. A 16-bit word holds two products of bytes, 2 * 128 * 127 =
+// 32,512, so words go to the int32 lanes every second quad.
+struct RowSums {
+  int16x8_t low, high;  // rows 0, 1 and 2, 3: four words a row
+  int32x4_t low_total = vdupq_n_s32(0), high_total = vdupq_n_s32(0);
+
+  template <int J>
+  inline void add(int8x16_t w, const int8_t* a) {
+    int32_t quad;
+    std::memcpy(&quad, a + 4 * J, sizeof(quad));
+    const int8x8_t x = vreinterpret_s8_s32(vdup_n_s32(quad));
+    if (J % 2 == 0) {
+      low = vmull_s8(vget_low_s8(w), x);
+      high = vmull_s8(vget_high_s8(w), x);
+      return;
+    }
+    low_total = vpadalq_s16(low_total, vmlal_s8(low, vget_low_s8(w), x));
+    high_total = vpadalq_s16(high_total, vmlal_s8(high, vget_high_s8(w), x));
+  }
+  inline int32x4_t total() const { return vpaddq_s32(low_total, high_total); }
+};
+
+struct Activations {
+  const int8_t* bytes;
+  explicit Activations(const int8_t* a) : bytes(a) {}
+  const int8_t* operands() const { return bytes; }
+};
+
+#endif
+
+// Vector J of a payload (and, of nibbles, J + 4), rows of two registers, for T rows of activations.
+template <bool NIBBLES, int J, int T>
+inline void add_quad(const uint8_t* payload, const Activations* a, RowSums (*sums)[2]) {
+#pragma GCC unroll 2
+  for (int r = 0; r < 2; ++r) {
+    const uint8x16_t codes = vld1q_u8(payload + 64 * (NIBBLES ? J % 4 : J) + 16 * r);
+    const uint8x16_t w = !NIBBLES ? veorq_u8(codes, vdupq_n_u8(0x80))
+                         : J < 4  ? vandq_u8(codes, vdupq_n_u8(0x0F))
+                                  : vshrq_n_u8(codes, 4);
+#pragma GCC unroll 4
+    for (int i = 0; i < T; ++i) {
+      sums[i][r].template add<J>(vreinterpretq_s8_u8(w), a[i].operands());
+    }
+  }
+}
+
+template <bool NIBBLES, int T>
+inline void block_dots(const uint8_t* payload, const Activations* a, RowSums (*sums)[2]) {
+  static_assert(kQuads == 8, "unrolled by hand: lanes are constants of the instruction");
+  add_quad<NIBBLES, 0, T>(payload, a, sums);
+  add_quad<NIBBLES, 1, T>(payload, a, sums);
+  add_quad<NIBBLES, 2, T>(payload, a, sums);
+  add_quad<NIBBLES, 3, T>(payload, a, sums);
+  add_quad<NIBBLES, 4, T>(payload, a, sums);
+  add_quad<NIBBLES, 5, T>(payload, a, sums);
+  add_quad<NIBBLES, 6, T>(payload, a, sums);
+  add_quad<NIBBLES, 7, T>(payload, a, sums);
+}
+
+template <Layout L, ScaleType S, int T>
+void int8_tile(const TileArgs& t) {
+  constexpr bool kNibbles = L == Layout::kQ4 || L == Layout::kQ4M;
+  constexpr bool kMin = L == Layout::kQ4M || L == Layout::kQ8M;
+  // What is left to add, times isum, once the instruction's zero point is taken for granted.
+  constexpr int kOffset = L == Layout::kQ4 ? -8 : L == Layout::kQ8M ? 128 : 0;
+  constexpr size_t kPayload = kNibbles ? 256 : 512;
+  constexpr size_t kScaleBytes = kLanes * (S == ScaleType::kF16 ? 2 : 4);
+  constexpr size_t kBlock = kPayload + kScaleBytes * (kMin ? 2 : 1);
+  const size_t k = static_cast<size_t>(t.acts->k);
+  const size_t blocks = k / kQuantGroup;
+  const size_t first = static_cast<size_t>(t.row) * blocks;
+  const int8_t* a = t.acts->q + static_cast<size_t>(t.row) * k;
+  const uint8_t* panel = t.panel;
+  float32x4_t acc[T][kRegisters];
+  for (int i = 0; i < T; ++i) {
+    for (int r = 0; r < kRegisters; ++r) acc[i][r] = vdupq_n_f32(0.0f);
+  }
+  for (size_t b = 0; b < blocks; ++b, panel += kBlock, a += kQuantGroup) {
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const Activations operands[] = {Activations(a), Activations(a + (T > 1 ? 1 : 0) * k),
+                                      Activations(a + (T > 2 ? 2 : 0) * k),
+                                      Activations(a + (T > 3 ? 3 : 0) * k)};
+      RowSums sums[T][2];
+      block_dots<kNibbles, T>(panel + 32 * half, operands, sums);
+#pragma GCC unroll 2
+      for (int r = 0; r < 2; ++r) {
+        const int reg = 2 * half + r;
+        const float32x4_t d = load_scales<S>(panel + kPayload, reg);
+        const float32x4_t min = kMin ? load_scales<S>(panel + kPayload + kScaleBytes, reg) : d;
+#pragma GCC unroll 4
+        for (int i = 0; i < T; ++i) {
+          const size_t at = first + i * blocks + b;
+          int32x4_t exact = sums[i][r].total();
+          if (kOffset != 0) exact = vaddq_s32(exact, vdupq_n_s32(kOffset * t.acts->isum[at]));
+          const float32x4_t s = vmulq_n_f32(d, t.acts->scale[at]);
+          acc[i][reg] = vfmaq_f32(acc[i][reg], s, vcvtq_f32_s32(exact));
+          if (kMin) acc[i][reg] = vfmaq_n_f32(acc[i][reg], min, t.acts->fsum[at]);
+        }
+      }
+    }
+  }
+  for (int i = 0; i < T; ++i) {
+    for (int r = 0; r < kRegisters; ++r) vst1q_f32(t.out + i * t.ldo + 4 * r, acc[i][r]);
+  }
+}
+
+template <Layout L, ScaleType S>
+TileFn int8_tile_for(int rows) {
+  static constexpr TileFn table[] = {int8_tile<L, S, 1>, int8_tile<L, S, 2>, int8_tile<L, S, 3>,
+                                     int8_tile<L, S, 4>};
+  return table[rows - 1];
+}
+
+TileFn int8_tile_of(const PackedMatrix& w, int rows) {
+  const bool half = w.scale == ScaleType::kF16;
+  switch (w.layout) {
+    case Layout::kQ4:
+      return int8_tile_for<Layout::kQ4, ScaleType::kF16>(rows);
+    case Layout::kQ4M:
+      return half ? int8_tile_for<Layout::kQ4M, ScaleType::kF16>(rows)
+                  : int8_tile_for<Layout::kQ4M, ScaleType::kF32>(rows);
+    case Layout::kQ8:
+      return int8_tile_for<Layout::kQ8, ScaleType::kF16>(rows);
+    default:
+      return half ? int8_tile_for<Layout::kQ8M, ScaleType::kF16>(rows)
+                  : int8_tile_for<Layout::kQ8M, ScaleType::kF32>(rows);
+  }
+}
+
+// Float tiles: Op::step(acc, w, a) adds one register of weights (one column of 4 rows, or a column
+// pair) times one 4-byte activation. P panels run side by side to hide the latency of a lone
+// multiply-add.
+template <class Op, int P, int T>
+void float_tile(const TileArgs& t) {
+  const int k = t.acts->k;
+  const int steps = k / Op::kColumns;
+  const size_t stride = t.matrix->panel_stride;
+  const size_t lda = static_cast<size_t>(k) * (4 / Op::kColumns);
+  const uint8_t* a0 = Op::rows(*t.acts) + static_cast<size_t>(t.row) * lda;
+  float32x4_t acc[P][T][kRegisters];
+  for (int p = 0; p < P; ++p) {
+    for (int i = 0; i < T; ++i) {
+      for (int r = 0; r < kRegisters; ++r) acc[p][i][r] = vdupq_n_f32(0.0f);
+    }
+  }
+  for (int s = 0; s < steps; ++s) {
+    const uint8_t* a = a0 + 4 * static_cast<size_t>(s);
+    uint32_t x[T];
+    for (int i = 0; i < T; ++i) std::memcpy(&x[i], a + i * lda, 4);
+#pragma GCC unroll 4
+    for (int p = 0; p < P; ++p) {
+      const uint8_t* w = t.panel + p * stride + 64 * static_cast<size_t>(s);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRegisters; ++r) {
+        const uint32x4_t column = vreinterpretq_u32_u8(vld1q_u8(w + 16 * r));
+#pragma GCC unroll 4
+        for (int i = 0; i < T; ++i) acc[p][i][r] = Op::step(acc[p][i][r], column, x[i]);
+      }
+    }
+  }
+  for (int p = 0; p < P; ++p) {
+    for (int i = 0; i < T; ++i) {
+      float* out = t.out + i * t.ldo + p * kLanes;
+      for (int r = 0; r < kRegisters; ++r) vst1q_f32(out + 4 * r, acc[p][i][r]);
+    }
+  }
+}
+
+struct F32Op {
+  static constexpr int kColumns = 1;
+  static const uint8_t* rows(const ActRows& a) { return reinterpret_cast<const uint8_t*>(a.f32); }
+  static float32x4_t step(float32x4_t acc, uint32x4_t w, uint32_t x) {
+    return vfmaq_f32(acc, vreinterpretq_f32_u32(w), vreinterpretq_f32_u32(vdupq_n_u32(x)));
+  }
+};
+
+// Widened: the same two fused steps as the generic code.
+struct Bf16Op {
+  static constexpr int kColumns = 2;
+  static const uint8_t* rows(const ActRows& a) { return reinterpret_cast<const uint8_t*>(a.bf16); }
+  static float32x4_t step(float32x4_t acc, uint32x4_t w, uint32_t x) {
+    const float32x4_t w0 = vreinterpretq_f32_u32(vshlq_n_u32(w, 16));
+    const float32x4_t w1 = vreinterpretq_f32_u32(vandq_u32(w, vdupq_n_u32(0xFFFF0000u)));
+    const float32x4_t x0 = vreinterpretq_f32_u32(vdupq_n_u32(x << 16));
+    const float32x4_t x1 = vreinterpretq_f32_u32(vdupq_n_u32(x & 0xFFFF0000u));
+    return vfmaq_f32(vfmaq_f32(acc, w0, x0), w1, x1);
+  }
+};
+
+// Rows of a float tile: 4 panels x 1 row, 2 x 2 or 1 x 4: 16 accumulators.
+template <class Op>
+TileFn float_tile_of(int panels, int rows) {
+  if (panels == 4) return float_tile<Op, 4, 1>;
+  if (panels == 2) return rows == 1 ? float_tile<Op, 2, 1> : float_tile<Op, 2, 2>;
+  static constexpr TileFn table[] = {float_tile<Op, 1, 1>, float_tile<Op, 1, 2>,
+                                     float_tile<Op, 1, 3>, float_tile<Op, 1, 4>};
+  return table[rows - 1];
+}
+
+// Panels side by side for tiles of `step` rows, `left` panels to go.
+int panels_at_once(int step, int left) {
+  if (step == 1 && left >= 4) return 4;
+  return step <= 2 && left >= 2 ? 2 : 1;
+}
+
+TileFn tile_function(const PackedMatrix& w, int panels, int rows) {
+  if (w.layout == Layout::kF32) return float_tile_of<F32Op>(panels, rows);
+  if (w.layout == Layout::kBF16) return float_tile_of<Bf16Op>(panels, rows);
+  return int8_tile_of(w, rows);
+}
+
+void tile(const PackedMatrix& w, int panel, int panels, const ActRows& acts, int row0, int m,
+          float* out, int64_t ldo) {
+  const bool floats = w.layout == Layout::kF32 || w.layout == Layout::kBF16;
+  // An even split: 5 rows run as 3 + 2, not as 4 + 1.
+  const int tiles = (m + kTokens - 1) / kTokens;
+  const int step = (m + tiles - 1) / tiles;
+  for (int p = 0; p < panels;) {
+    const int wide = floats ? panels_at_once(step, panels - p) : 1;
+    for (int i = 0; i < m; i += step) {
+      const int rows = m - i < step ? m - i : step;
+      const TileArgs args = {&w, w.data + static_cast<size_t>(panel + p) * w.panel_stride, &acts,
+                             row0 + i, out + i * ldo + p * kLanes, ldo};
+      tile_function(w, wide, rows)(args);
+    }
+    p += wide;
+  }
+}
+
+}  // namespace
+}  // namespace octavo
