@@ -156,7 +156,9 @@ def _gguf_templates(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 def _folder(model_file: ModelFile) -> Path:
     if model_file.tokenizer_dir is None:
-        raise ModelLoadError(f"{model_file.path}: tokenizer.json is missing; copy the model's own there")
+        raise ModelLoadError(
+            f"{model_file.path}: tokenizer.json is missing; copy the model's own there"
+        )
     return Path(model_file.tokenizer_dir)
 
 
