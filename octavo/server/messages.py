@@ -7,6 +7,8 @@ role would silently give another prompt.
 from typing import Any
 
 from octavo.errors import InvalidRequestError
+from octavo.server.protocol.requests import ChatRequest, TokenizeRequest
+from octavo.server.state import ServerState
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -27,3 +29,20 @@ def check_messages(messages: list[Any]) -> None:
             raise InvalidRequestError(
                 f"{where}.content is {shown}: give a text or a list of text parts (only an "
                 "assistant message may have none)", param=f"{where}.content")
+
+
+async def chat_prompt(messages: list[Any], asked: ChatRequest | TokenizeRequest,
+                      state: ServerState) -> dict[str, Any]:
+    """The prompt of a conversation, with the request's template options.
+
+    A turn is opened for the assistant unless the final message is to be continued. Raises
+    InvalidRequestError.
+    """
+    check_messages(messages)
+    continued = asked.continue_final_message
+    opens_turn = asked.add_generation_prompt
+    return await state.llm.chat_prompt(
+        messages,
+        add_generation_prompt=not continued if opens_turn is None else opens_turn,
+        continue_final_message=continued,
+        chat_template_kwargs=asked.chat_template_kwargs)

@@ -12,12 +12,11 @@ from starlette.routing import Route
 
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.outputs import CompletionOutput, RequestOutput
+from octavo.server.answer import respond
 from octavo.server.body import read_request
-from octavo.server.errors import JSON
-from octavo.server.generation import ClientGoneError, Generation
+from octavo.server.generation import Generation
 from octavo.server.logprobs import chat_logprobs, prompt_logprobs
-from octavo.server.messages import check_messages
-from octavo.server.openai_completions import CLIENT_CLOSED_REQUEST
+from octavo.server.messages import chat_prompt
 from octavo.server.params import chat_params, check_priority
 from octavo.server.protocol.requests import ChatRequest
 from octavo.server.protocol.responses import (
@@ -28,7 +27,7 @@ from octavo.server.protocol.responses import (
     ChatMessage,
     ChatResponse,
 )
-from octavo.server.sse import DONE, EventStream
+from octavo.server.sse import DONE
 from octavo.server.state import ServerState
 
 _encode = msgspec.json.encode
@@ -40,24 +39,11 @@ def routes(state: ServerState) -> list[Route]:
     async def chat_completions(request: Request) -> Response:
         asked = await read_request(request, state, ChatRequest)
         answer = _ChatCompletion(asked, state)
-        check_messages(asked.messages)
-        continued = asked.continue_final_message
-        opens_turn = asked.add_generation_prompt
-        prompt = await state.llm.chat_prompt(
-            asked.messages,
-            add_generation_prompt=not continued if opens_turn is None else opens_turn,
-            continue_final_message=continued,
-            chat_template_kwargs=asked.chat_template_kwargs)
+        prompt = await chat_prompt(asked.messages, asked, state)
         await answer.generation.start(
             [prompt], answer.params, priority=check_priority(asked, state),
             kind="delta" if asked.stream else "final")
-        if asked.stream:
-            return EventStream(answer.events(), on_leave=answer.generation.client_left)
-        try:
-            outputs = await answer.generation.finals(request.receive)
-        except ClientGoneError:
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
-        return Response(_encode(answer.whole(outputs[0])), media_type=JSON)
+        return await respond(answer, request, stream=asked.stream)
 
     return [Route("/v1/chat/completions", chat_completions, methods=["POST"])]
 
@@ -78,8 +64,9 @@ class _ChatCompletion:
         if request.echo and request.continue_final_message:
             self._echo = _text_of(request.messages[-1]) if request.messages else ""
 
-    def whole(self, output: RequestOutput) -> ChatResponse:
+    def whole(self, outputs: list[RequestOutput]) -> ChatResponse:
         """The answer in one piece."""
+        [output] = outputs
         request = self._request
         response = ChatResponse(
             id=self._id, created=self._created, model=self._model,

@@ -14,9 +14,9 @@ from starlette.routing import Route
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.outputs import CompletionOutput, RequestOutput
 from octavo.errors import InvalidRequestError
+from octavo.server.answer import respond
 from octavo.server.body import read_request
-from octavo.server.errors import JSON
-from octavo.server.generation import ClientGoneError, Generation
+from octavo.server.generation import Generation
 from octavo.server.logprobs import CompletionLogprobWriter, prompt_logprobs
 from octavo.server.params import check_priority, completion_params
 from octavo.server.protocol.requests import CompletionRequest
@@ -25,14 +25,12 @@ from octavo.server.protocol.responses import (
     CompletionLogprobs,
     CompletionResponse,
 )
-from octavo.server.sse import DONE, EventStream, event
+from octavo.server.sse import DONE, event
 from octavo.server.state import ServerState
 
 MAX_PROMPTS = 4096
 # tokenizing this many characters takes some milliseconds: longer prompts go to a thread
 _INLINE_CHARS = 4096
-# the status of an answer that nobody receives, for the log
-CLIENT_CLOSED_REQUEST = 499
 
 
 def routes(state: ServerState) -> list[Route]:
@@ -47,13 +45,7 @@ def routes(state: ServerState) -> list[Route]:
             kind="delta" if asked.stream else "final",
             # 16 is our default: nobody is told that it does not fit
             strict_max_tokens=asked.max_tokens is not None, score_only=asked.max_tokens == 0)
-        if asked.stream:
-            return EventStream(answer.events(), on_leave=answer.generation.client_left)
-        try:
-            outputs = await answer.generation.finals(request.receive)
-        except ClientGoneError:
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
-        return Response(msgspec.json.encode(answer.whole(outputs)), media_type=JSON)
+        return await respond(answer, request, stream=asked.stream)
 
     return [Route("/v1/completions", completions, methods=["POST"])]
 

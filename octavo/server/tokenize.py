@@ -11,7 +11,7 @@ from starlette.routing import Route
 from octavo.errors import InvalidRequestError
 from octavo.server.body import read_request
 from octavo.server.errors import JSON
-from octavo.server.messages import check_messages
+from octavo.server.messages import chat_prompt
 from octavo.server.protocol.requests import DetokenizeRequest, TokenizeRequest
 from octavo.server.protocol.responses import DetokenizeResponse, TokenizeResponse
 from octavo.server.state import ServerState
@@ -56,14 +56,7 @@ async def _token_ids(asked: TokenizeRequest, state: ServerState) -> list[int]:
         raise InvalidRequestError("give one of prompt, content and messages",
                                   param=given[1] if given else "prompt")
     if asked.messages is not None:
-        check_messages(asked.messages)
-        continued = asked.continue_final_message
-        opens_turn = asked.add_generation_prompt
-        prompt = await state.llm.chat_prompt(
-            asked.messages,
-            add_generation_prompt=not continued if opens_turn is None else opens_turn,
-            continue_final_message=continued,
-            chat_template_kwargs=asked.chat_template_kwargs)
+        prompt = await chat_prompt(asked.messages, asked, state)
         ids: list[int] = prompt["prompt_token_ids"]
         return ids
     text = asked.prompt if asked.prompt is not None else asked.content

@@ -16,7 +16,6 @@ U32 = npt.NDArray[np.uint32]
 
 _BAN = np.float32(-np.inf)
 _EMPTY_IDS = np.zeros(0, np.int32)
-_EMPTY_VALUES = np.zeros(0, np.float32)
 
 
 class TokenCounts:
