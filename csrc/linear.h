@@ -27,6 +27,20 @@ namespace octavo {
 enum class Layout : int32_t { kF32 = 0, kBF16 = 1, kQ4 = 2, kQ4M = 3, kQ8 = 4, kQ8M = 5 };
 enum class ScaleType : int32_t { kNone = 0, kF16 = 1, kF32 = 2 };
 
+// One 32-column block of a quantized panel: payload, then 16 scales, then 16 minima if there are any.
+// Constants only, so that files of different ISAs may share it.
+template <Layout L, ScaleType S>
+struct BlockShape {
+  static constexpr bool kNibbles = L == Layout::kQ4 || L == Layout::kQ4M;
+  static constexpr bool kMin = L == Layout::kQ4M || L == Layout::kQ8M;
+  static constexpr int kZeroShift = L == Layout::kQ4 ? 3 : 7;  // zero points 8 and 128
+  // In bytes: the payload, which the scales follow; where the minima are; the whole block.
+  static constexpr size_t kPayload = kNibbles ? 256 : 512;
+  static constexpr size_t kScaleBytes = kLanes * (S == ScaleType::kF16 ? 2 : 4);
+  static constexpr size_t kMinAt = kPayload + kScaleBytes;
+  static constexpr size_t kBytes = kMinAt + (kMin ? kScaleBytes : 0);
+};
+
 // Source types, as a model file stores them row by row.
 enum class QuantType : int32_t {
   kF32, kBF16, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kCount

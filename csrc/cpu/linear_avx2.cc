@@ -110,12 +110,7 @@ inline void byte_dots(const uint8_t* payload, const int8_t* a, size_t k, __m256i
 
 template <Layout L, ScaleType S, int T>
 void int8_tile(const TileArgs& t) {
-  constexpr bool kNibbles = L == Layout::kQ4 || L == Layout::kQ4M;
-  constexpr bool kMin = L == Layout::kQ4M || L == Layout::kQ8M;
-  constexpr int kZeroShift = L == Layout::kQ4 ? 3 : 7;  // zero points 8 and 128
-  constexpr size_t kPayload = kNibbles ? 256 : 512;
-  constexpr size_t kScaleBytes = kLanes * (S == ScaleType::kF16 ? 2 : 4);
-  constexpr size_t kBlock = kPayload + kScaleBytes * (kMin ? 2 : 1);
+  using Block = BlockShape<L, S>;
   const size_t k = static_cast<size_t>(t.acts->k);
   const size_t blocks = k / kQuantGroup;
   const size_t first = static_cast<size_t>(t.row) * blocks;
@@ -123,27 +118,27 @@ void int8_tile(const TileArgs& t) {
   const uint8_t* panel = t.panel;
   __m256 acc[T][2];
   for (int i = 0; i < T; ++i) acc[i][0] = acc[i][1] = _mm256_setzero_ps();
-  for (size_t b = 0; b < blocks; ++b, panel += kBlock, a += kQuantGroup) {
+  for (size_t b = 0; b < blocks; ++b, panel += Block::kBytes, a += kQuantGroup) {
     __m256i dot[T][2];
-    if (kNibbles) {
+    if (Block::kNibbles) {
       nibble_dots<T>(panel, a, k, dot);
     } else {
       byte_dots<T>(panel, a, k, dot);
     }
     for (int h = 0; h < 2; ++h) {
-      const __m256 d = load_scales<S>(panel + kPayload, h);
-      const __m256 min = kMin ? load_scales<S>(panel + kPayload + kScaleBytes, h) : d;
+      const __m256 d = load_scales<S>(panel + Block::kPayload, h);
+      const __m256 min = Block::kMin ? load_scales<S>(panel + Block::kMinAt, h) : d;
 #pragma GCC unroll 4
       for (int i = 0; i < T; ++i) {
         const size_t at = first + i * blocks + b;
         __m256i exact = dot[i][h];
-        if (!kMin) {
+        if (!Block::kMin) {
           const __m256i isum = _mm256_set1_epi32(t.acts->isum[at]);
-          exact = _mm256_sub_epi32(exact, _mm256_slli_epi32(isum, kZeroShift));
+          exact = _mm256_sub_epi32(exact, _mm256_slli_epi32(isum, Block::kZeroShift));
         }
         const __m256 s = _mm256_mul_ps(d, _mm256_set1_ps(t.acts->scale[at]));
         acc[i][h] = _mm256_fmadd_ps(s, _mm256_cvtepi32_ps(exact), acc[i][h]);
-        if (kMin) {
+        if (Block::kMin) {
           acc[i][h] = _mm256_fmadd_ps(min, _mm256_set1_ps(t.acts->fsum[at]), acc[i][h]);
         }
       }

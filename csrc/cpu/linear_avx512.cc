@@ -41,12 +41,7 @@ constexpr int kChains = 4;
 // or better at every distance tried (1 to 16 KiB, into L1 and L2).
 template <Layout L, ScaleType S, int T>
 void int8_tile(const TileArgs& t) {
-  constexpr bool kNibbles = L == Layout::kQ4 || L == Layout::kQ4M;
-  constexpr bool kMin = L == Layout::kQ4M || L == Layout::kQ8M;
-  constexpr int kZeroShift = L == Layout::kQ4 ? 3 : 7;  // zero points 8 and 128
-  constexpr size_t kPayload = kNibbles ? 256 : 512;
-  constexpr size_t kScaleBytes = kLanes * (S == ScaleType::kF16 ? 2 : 4);
-  constexpr size_t kBlock = kPayload + kScaleBytes * (kMin ? 2 : 1);
+  using Block = BlockShape<L, S>;
   const size_t k = static_cast<size_t>(t.acts->k);
   const size_t blocks = k / kQuantGroup;
   const size_t first = static_cast<size_t>(t.row) * blocks;
@@ -57,11 +52,11 @@ void int8_tile(const TileArgs& t) {
   const uint8_t* panel = t.panel;
   __m512 acc[T];
   for (int i = 0; i < T; ++i) acc[i] = _mm512_setzero_ps();
-  for (size_t b = 0; b < blocks; ++b, panel += kBlock) {
+  for (size_t b = 0; b < blocks; ++b, panel += Block::kBytes) {
     __m512i w[8];
     unpack<L>(panel, w);
-    const __m512 d = load_scales<S>(panel + kPayload);
-    const __m512 min = kMin ? load_scales<S>(panel + kPayload + kScaleBytes) : d;
+    const __m512 d = load_scales<S>(panel + Block::kPayload);
+    const __m512 min = Block::kMin ? load_scales<S>(panel + Block::kMinAt) : d;
     const int8_t* a = q + b * kQuantGroup;
     size_t at = b;
 #pragma GCC unroll 16
@@ -75,13 +70,15 @@ void int8_tile(const TileArgs& t) {
         }
       }
       for (int c = 0; c < chains; ++c, a += k, at += blocks) {
-        if (!kMin) {
+        if (!Block::kMin) {
           const __m512i row_sum = _mm512_set1_epi32(isum[at]);
-          dot[c] = _mm512_sub_epi32(dot[c], _mm512_slli_epi32(row_sum, kZeroShift));
+          dot[c] = _mm512_sub_epi32(dot[c], _mm512_slli_epi32(row_sum, Block::kZeroShift));
         }
         const __m512 s = _mm512_mul_ps(d, _mm512_set1_ps(scale[at]));
         acc[row + c] = _mm512_fmadd_ps(s, _mm512_cvtepi32_ps(dot[c]), acc[row + c]);
-        if (kMin) acc[row + c] = _mm512_fmadd_ps(min, _mm512_set1_ps(fsum[at]), acc[row + c]);
+        if (Block::kMin) {
+          acc[row + c] = _mm512_fmadd_ps(min, _mm512_set1_ps(fsum[at]), acc[row + c]);
+        }
       }
     }
   }
@@ -93,12 +90,7 @@ void int8_tile(const TileArgs& t) {
 // cycle, is as busy as the multipliers.
 template <Layout L, ScaleType S, int T>
 void int8_pair(const TileArgs& t) {
-  constexpr bool kNibbles = L == Layout::kQ4 || L == Layout::kQ4M;
-  constexpr bool kMin = L == Layout::kQ4M || L == Layout::kQ8M;
-  constexpr int kZeroShift = L == Layout::kQ4 ? 3 : 7;  // zero points 8 and 128
-  constexpr size_t kPayload = kNibbles ? 256 : 512;
-  constexpr size_t kScaleBytes = kLanes * (S == ScaleType::kF16 ? 2 : 4);
-  constexpr size_t kBlock = kPayload + kScaleBytes * (kMin ? 2 : 1);
+  using Block = BlockShape<L, S>;
   const size_t k = static_cast<size_t>(t.acts->k);
   const size_t blocks = k / kQuantGroup;
   size_t at = static_cast<size_t>(t.row) * blocks;
@@ -111,11 +103,11 @@ void int8_pair(const TileArgs& t) {
     __m512i dot[2][T];
     for (int i = 0; i < T; ++i) dot[0][i] = dot[1][i] = _mm512_setzero_si512();
 #pragma GCC unroll 8
-    for (int j = 0; j < (kNibbles ? 4 : 8); ++j) {
+    for (int j = 0; j < (Block::kNibbles ? 4 : 8); ++j) {
       __m512i w[2], high[2];
       for (int p = 0; p < 2; ++p) {
         w[p] = _mm512_loadu_si512(panels[p] + 64 * j);
-        if (!kNibbles) continue;
+        if (!Block::kNibbles) continue;
         high[p] = _mm512_and_si512(_mm512_srli_epi16(w[p], 4), low);
         w[p] = _mm512_and_si512(w[p], low);
       }
@@ -125,7 +117,7 @@ void int8_pair(const TileArgs& t) {
         dot[0][i] = _mm512_dpbusd_epi32(dot[0][i], w[0], x);
         dot[1][i] = _mm512_dpbusd_epi32(dot[1][i], w[1], x);
       }
-      if (!kNibbles) continue;
+      if (!Block::kNibbles) continue;
 #pragma GCC unroll 8
       for (int i = 0; i < T; ++i) {
         const __m512i x = broadcast4(a + i * k + 16 + 4 * j);
@@ -134,20 +126,22 @@ void int8_pair(const TileArgs& t) {
       }
     }
     for (int p = 0; p < 2; ++p) {
-      const __m512 d = load_scales<S>(panels[p] + kPayload);
-      const __m512 min = kMin ? load_scales<S>(panels[p] + kPayload + kScaleBytes) : d;
-      panels[p] += kBlock;
+      const __m512 d = load_scales<S>(panels[p] + Block::kPayload);
+      const __m512 min = Block::kMin ? load_scales<S>(panels[p] + Block::kMinAt) : d;
+      panels[p] += Block::kBytes;
 #pragma GCC unroll 8
       for (int i = 0; i < T; ++i) {
         const size_t group = at + i * blocks;
         __m512i exact = dot[p][i];
-        if (!kMin) {
+        if (!Block::kMin) {
           const __m512i isum = _mm512_set1_epi32(t.acts->isum[group]);
-          exact = _mm512_sub_epi32(exact, _mm512_slli_epi32(isum, kZeroShift));
+          exact = _mm512_sub_epi32(exact, _mm512_slli_epi32(isum, Block::kZeroShift));
         }
         const __m512 s = _mm512_mul_ps(d, _mm512_set1_ps(t.acts->scale[group]));
         acc[p][i] = _mm512_fmadd_ps(s, _mm512_cvtepi32_ps(exact), acc[p][i]);
-        if (kMin) acc[p][i] = _mm512_fmadd_ps(min, _mm512_set1_ps(t.acts->fsum[group]), acc[p][i]);
+        if (Block::kMin) {
+          acc[p][i] = _mm512_fmadd_ps(min, _mm512_set1_ps(t.acts->fsum[group]), acc[p][i]);
+        }
       }
     }
   }

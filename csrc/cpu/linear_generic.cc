@@ -97,18 +97,15 @@ void block_dot(const uint8_t* payload, const int8_t* a, int32_t isum, int32_t* d
 
 template <Layout L, ScaleType S>
 void panel_i8(const uint8_t* panel, const ActRows& acts, int row, float* out) {
-  constexpr bool kMin = L == Layout::kQ4M || L == Layout::kQ8M;
-  constexpr size_t kPayload =
-      (L == Layout::kQ4 || L == Layout::kQ4M) ? 4 * kVectorBytes : 8 * kVectorBytes;
-  constexpr size_t kScaleBytes = kLanes * (S == ScaleType::kF16 ? 2 : 4);
+  using Block = BlockShape<L, S>;
   const int blocks = acts.k / kQuantGroup;
   const int8_t* q = acts.q + static_cast<size_t>(row) * acts.k;
   const size_t first = static_cast<size_t>(row) * blocks;
   float acc[kLanes] = {};
   for (int b = 0; b < blocks; ++b) {
     BlockScales s;
-    load_scales<S>(panel + kPayload, s.d);
-    if (kMin) load_scales<S>(panel + kPayload + kScaleBytes, s.m);
+    load_scales<S>(panel + Block::kPayload, s.d);
+    if (Block::kMin) load_scales<S>(panel + Block::kMinAt, s.m);
     int32_t dot[kLanes];
     block_dot<L>(panel, q + b * kQuantGroup, acts.isum[first + b], dot);
     const float scale = acts.scale[first + b];
@@ -116,9 +113,9 @@ void panel_i8(const uint8_t* panel, const ActRows& acts, int row, float* out) {
     for (int r = 0; r < kLanes; ++r) {
       const float t = s.d[r] * scale;
       acc[r] = std::fma(t, static_cast<float>(dot[r]), acc[r]);
-      if (kMin) acc[r] = std::fma(s.m[r], fsum, acc[r]);
+      if (Block::kMin) acc[r] = std::fma(s.m[r], fsum, acc[r]);
     }
-    panel += kPayload + kScaleBytes * (kMin ? 2 : 1);
+    panel += Block::kBytes;
   }
   std::memcpy(out, acc, sizeof(acc));
 }

@@ -121,13 +121,9 @@ inline void block_dots(const uint8_t* payload, const Activations* a, RowSums (*s
 
 template <Layout L, ScaleType S, int T>
 void int8_tile(const TileArgs& t) {
-  constexpr bool kNibbles = L == Layout::kQ4 || L == Layout::kQ4M;
-  constexpr bool kMin = L == Layout::kQ4M || L == Layout::kQ8M;
+  using Block = BlockShape<L, S>;
   // What is left to add, times isum, once the instruction's zero point is taken for granted.
   constexpr int kOffset = L == Layout::kQ4 ? -8 : L == Layout::kQ8M ? 128 : 0;
-  constexpr size_t kPayload = kNibbles ? 256 : 512;
-  constexpr size_t kScaleBytes = kLanes * (S == ScaleType::kF16 ? 2 : 4);
-  constexpr size_t kBlock = kPayload + kScaleBytes * (kMin ? 2 : 1);
   const size_t k = static_cast<size_t>(t.acts->k);
   const size_t blocks = k / kQuantGroup;
   const size_t first = static_cast<size_t>(t.row) * blocks;
@@ -137,19 +133,19 @@ void int8_tile(const TileArgs& t) {
   for (int i = 0; i < T; ++i) {
     for (int r = 0; r < kRegisters; ++r) acc[i][r] = vdupq_n_f32(0.0f);
   }
-  for (size_t b = 0; b < blocks; ++b, panel += kBlock, a += kQuantGroup) {
+  for (size_t b = 0; b < blocks; ++b, panel += Block::kBytes, a += kQuantGroup) {
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
       const Activations operands[] = {Activations(a), Activations(a + (T > 1 ? 1 : 0) * k),
                                       Activations(a + (T > 2 ? 2 : 0) * k),
                                       Activations(a + (T > 3 ? 3 : 0) * k)};
       RowSums sums[T][2];
-      block_dots<kNibbles, T>(panel + 32 * half, operands, sums);
+      block_dots<Block::kNibbles, T>(panel + 32 * half, operands, sums);
 #pragma GCC unroll 2
       for (int r = 0; r < 2; ++r) {
         const int reg = 2 * half + r;
-        const float32x4_t d = load_scales<S>(panel + kPayload, reg);
-        const float32x4_t min = kMin ? load_scales<S>(panel + kPayload + kScaleBytes, reg) : d;
+        const float32x4_t d = load_scales<S>(panel + Block::kPayload, reg);
+        const float32x4_t min = Block::kMin ? load_scales<S>(panel + Block::kMinAt, reg) : d;
 #pragma GCC unroll 4
         for (int i = 0; i < T; ++i) {
           const size_t at = first + i * blocks + b;
@@ -157,7 +153,7 @@ void int8_tile(const TileArgs& t) {
           if (kOffset != 0) exact = vaddq_s32(exact, vdupq_n_s32(kOffset * t.acts->isum[at]));
           const float32x4_t s = vmulq_n_f32(d, t.acts->scale[at]);
           acc[i][reg] = vfmaq_f32(acc[i][reg], s, vcvtq_f32_s32(exact));
-          if (kMin) acc[i][reg] = vfmaq_n_f32(acc[i][reg], min, t.acts->fsum[at]);
+          if (Block::kMin) acc[i][reg] = vfmaq_n_f32(acc[i][reg], min, t.acts->fsum[at]);
         }
       }
     }
