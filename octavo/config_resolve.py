@@ -38,7 +38,7 @@ _COUNT_MAX = 2**31 - 1  # counts cross the wire and the native module in this ty
 _COUNTS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_waiting",
            "kv_cache_memory_bytes", "num_blocks", "block_size", "num_threads")
 _BOUND_BY_MEMORY = ("max_num_batched_tokens", "kv_cache_memory_bytes", "num_blocks")
-_SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill")
+_SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill", "allow_long_max_model_len")
 
 
 @dataclasses.dataclass(slots=True, frozen=True, kw_only=True)
@@ -48,6 +48,7 @@ class EngineArgs:
     model: str
     served_model_name: tuple[str, ...] = ()
     max_model_len: int | None = None
+    allow_long_max_model_len: bool = False
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     max_num_waiting: int = 4096
@@ -86,7 +87,7 @@ def resolve_config(args: EngineArgs, *, path: str, model: ModelConfig, machine: 
     quantization = _quantization(args, lines)
     dtype = _kv_dtype(args)
     max_num_seqs = args.max_num_seqs or DEFAULT_MAX_NUM_SEQS
-    wanted_len = _wanted_len(args, model)
+    wanted_len = _wanted_len(args, model, lines)
     spec = KVCacheSpec(
         num_layers=model.num_layers, num_kv_heads=model.num_kv_heads, head_dim=model.head_dim,
         block_size=args.block_size, dtype=dtype,
@@ -239,13 +240,17 @@ def _policy(args: EngineArgs) -> SchedulingPolicy:
     raise _bad("scheduling_policy", args.scheduling_policy, "give fcfs or priority")
 
 
-def _wanted_len(args: EngineArgs, model: ModelConfig) -> int:
+def _wanted_len(args: EngineArgs, model: ModelConfig, lines: list[str]) -> int:
     longest = model.max_position_embeddings
     if args.max_model_len is None:
         return longest
     if args.max_model_len > longest:
-        raise _bad("max_model_len", args.max_model_len,
-                   f"the model knows positions up to {longest}")
+        if not args.allow_long_max_model_len:
+            raise _bad("max_model_len", args.max_model_len,
+                       f"the model knows positions up to {longest} (allow_long_max_model_len "
+                       "runs it beyond them, and its answers get worse there)")
+        lines.append(f"max_model_len {args.max_model_len}: beyond the {longest} positions the "
+                     "model was trained for, as allow_long_max_model_len says")
     return args.max_model_len
 
 

@@ -226,13 +226,14 @@ def _llm(args: argparse.Namespace) -> "LLM":
     from octavo.engine.llm import LLM
 
     return LLM(
-        args.model, max_model_len=args.max_model_len, max_num_seqs=args.max_num_seqs,
+        args.model, max_model_len=args.max_model_len,
+        allow_long_max_model_len=args.allow_long_max_model_len, max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens, kv_cache_dtype=args.kv_cache_dtype,
         kv_cache_memory_bytes=args.kv_cache_memory_bytes, block_size=args.block_size,
         enable_prefix_caching=args.enable_prefix_caching,
         enable_chunked_prefill=args.enable_chunked_prefill,
         long_prefill_token_threshold=args.long_prefill_token_threshold, backend=args.backend,
-        num_threads=args.num_threads, seed=args.seed,
+        quantization=args.quantization, num_threads=args.num_threads, seed=args.seed,
         scheduling_policy=args.scheduling_policy)
 
 

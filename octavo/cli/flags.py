@@ -55,6 +55,9 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     add_quantization_flag(group)
     group.add_argument("--max-model-len", type=count, metavar="N",
                        help="longest prompt and output together, in tokens")
+    group.add_argument("--allow-long-max-model-len", action="store_true",
+                       help="let --max-model-len go beyond the positions the model was trained "
+                       "for: its rotary positions go on, its answers get worse")
     group.add_argument("--kv-cache-dtype", default="auto",
                        choices=("auto", "bf16", "f32", "int8", "bfloat16", "float32"),
                        help="auto: bf16")
@@ -134,7 +137,8 @@ def engine_args(args: argparse.Namespace, served_model_name: tuple[str, ...] = (
     fields: dict[str, Any] = {
         name: getattr(args, name)
         for name in (
-            "model", "backend", "quantization", "max_model_len", "kv_cache_dtype",
+            "model", "backend", "quantization", "max_model_len",
+            "allow_long_max_model_len", "kv_cache_dtype",
             "kv_cache_memory_bytes", "num_threads", "seed", "max_num_seqs",
             "max_num_batched_tokens", "max_num_waiting",
             "long_prefill_token_threshold", "scheduling_policy", "block_size",

@@ -53,6 +53,7 @@ class AsyncLLM:
     """
 
     def __init__(self, model: str | os.PathLike[str], *, max_model_len: int | None = None,
+                 allow_long_max_model_len: bool = False,
                  max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None,
                  max_num_waiting: int = 4096, kv_cache_dtype: str = "auto",
                  kv_cache_memory_bytes: int | None = None, num_blocks: int | None = None,
@@ -66,7 +67,8 @@ class AsyncLLM:
                  **unknown: object) -> None:
         refuse_unknown(unknown, AsyncLLM.__init__)
         args = EngineArgs(
-            model=model_argument(model), max_model_len=max_model_len, max_num_seqs=max_num_seqs,
+            model=model_argument(model), max_model_len=max_model_len,
+            allow_long_max_model_len=allow_long_max_model_len, max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens, max_num_waiting=max_num_waiting,
             kv_cache_dtype=kv_cache_dtype, kv_cache_memory_bytes=kv_cache_memory_bytes,
             num_blocks=num_blocks, block_size=block_size,

@@ -41,7 +41,8 @@ class LLM:
 
     Args (vLLM's names; None and "auto" mean: decide from model and machine):
         model: alias ("smollm2-135m"), GGUF file, Hugging Face folder or hub repo id.
-        max_model_len: longest prompt + output in tokens.
+        max_model_len: longest prompt + output in tokens. allow_long_max_model_len: it may go beyond
+            the positions the model was trained for (the rotary ones go on; answers get worse).
         max_num_seqs: most sequences running at once.
         max_num_batched_tokens: most tokens of one step.
         kv_cache_dtype: "auto" (bf16), "f32", "bf16" or "int8".
@@ -61,6 +62,7 @@ class LLM:
     """
 
     def __init__(self, model: str | os.PathLike[str], *, max_model_len: int | None = None,
+                 allow_long_max_model_len: bool = False,
                  max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None,
                  kv_cache_dtype: str = "auto", kv_cache_memory_bytes: int | None = None,
                  num_blocks: int | None = None, block_size: int = 16,
@@ -76,7 +78,8 @@ class LLM:
         refuse_unknown(unknown, LLM.__init__)
         template = template_argument(chat_template)
         args = EngineArgs(
-            model=model_argument(model), max_model_len=max_model_len, max_num_seqs=max_num_seqs,
+            model=model_argument(model), max_model_len=max_model_len,
+            allow_long_max_model_len=allow_long_max_model_len, max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens, kv_cache_dtype=kv_cache_dtype,
             kv_cache_memory_bytes=kv_cache_memory_bytes, num_blocks=num_blocks,
             block_size=block_size, enable_prefix_caching=enable_prefix_caching,

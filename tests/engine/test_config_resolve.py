@@ -166,3 +166,13 @@ def test_this_machine_is_measured() -> None:
     assert 1 <= facts.num_cores <= facts.num_affinity_cpus
     assert facts.available_bytes > 1 << 20
     assert facts.cpu_quota is None or facts.cpu_quota > 0
+
+
+def test_a_context_beyond_the_trained_one_must_be_allowed() -> None:
+    with pytest.raises(ConfigError, match=r"up to 8192 .*allow_long_max_model_len") as refusal:
+        resolve(max_model_len=9000)
+    assert refusal.value.param == "max_model_len"
+    allowed = resolve(max_model_len=9000, allow_long_max_model_len=True)
+    assert allowed.config.model.max_model_len == 9000
+    assert any("9000" in line and "8192" in line for line in allowed.lines)
+    assert resolve(allow_long_max_model_len=True).config.model.max_model_len == 8192
