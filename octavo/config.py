@@ -59,6 +59,11 @@ class ServerSection:
     root_path: str = ""
     max_body_bytes: int = 16 * 1024 * 1024
     shutdown_timeout_s: float = 30.0  # how long Ctrl-C waits for running requests
+    request_timeout_s: float = 0.0  # a request that takes longer ends with an error; 0: never
+    engine_restarts: int = 1  # how often in ten minutes an engine that died is started again
+    # a busy engine without a step for this long is ended: minutes, because a step of a large model
+    # on a slow machine takes one
+    engine_step_timeout_s: float = 300.0
 
 
 @dataclasses.dataclass(slots=True, frozen=True)

@@ -6,6 +6,7 @@ The user's mistake gets one of these; a bug of ours stays an AssertionError.
     ├── InvalidRequestError              400   a field of a request has a bad value
     │   ├── ContextLengthError           400   prompt (+ max_tokens) does not fit max_model_len
     │   └── RequestTooLargeError         400   can never fit the KV cache
+    ├── RequestTimeoutError          408   the request took longer than the server allows
     ├── ModelNotFoundError               404   unknown model name or path
     ├── ModelLoadError                   500   a model file is broken
     │   └── UnsupportedModelError        500   sound, but not something Octavo can run
@@ -50,6 +51,14 @@ class RequestTooLargeError(InvalidRequestError):
     """The request could never fit the KV cache, even alone."""
 
     code = "kv_cache_too_small"
+
+
+class RequestTimeoutError(OctavoError):
+    """The request was ended because it took longer than the server allows."""
+
+    http_status = 408
+    error_type = "invalid_request_error"
+    code = "request_timeout"
 
 
 class ModelNotFoundError(OctavoError):

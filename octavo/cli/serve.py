@@ -54,6 +54,14 @@ def add_parser(commands: Commands) -> None:
                        help="no line for each request")
     group.add_argument("--shutdown-timeout", type=float, default=30.0, metavar="SECONDS",
                        help="how long Ctrl-C waits for running requests (default %(default)s)")
+    group.add_argument("--request-timeout", type=float, default=0.0, metavar="SECONDS",
+                       help="end requests that take longer with an error (default: never)")
+    group.add_argument("--engine-restarts", type=int, default=1, metavar="N",
+                       help="how often in ten minutes an engine that died is started again; then "
+                       "the server ends (default %(default)s)")
+    group.add_argument("--engine-step-timeout", type=float, default=300.0, metavar="SECONDS",
+                       help="a busy engine silent for this long counts as dead; 0: never "
+                       "(default %(default)s)")
     add_chat_template_flag(parser)
     add_engine_flags(parser)
     add_batch_flags(parser)
@@ -116,6 +124,12 @@ def _section(args: argparse.Namespace) -> "ServerSection":
 
     if not 0 <= args.shutdown_timeout <= 86400:
         raise ConfigError(f"--shutdown-timeout is {args.shutdown_timeout}: give 0 to 86400 seconds")
+    for flag, seconds in (("--request-timeout", args.request_timeout),
+                          ("--engine-step-timeout", args.engine_step_timeout)):
+        if not (seconds == 0 or 0.1 <= seconds <= 86400):
+            raise ConfigError(f"{flag} is {seconds}: give 0 (never) or 0.1 to 86400 seconds")
+    if not 0 <= args.engine_restarts <= 1000:
+        raise ConfigError(f"--engine-restarts is {args.engine_restarts}: give 0 to 1000")
     if not args.host.strip():
         raise ConfigError("--host is empty: give an address, such as 127.0.0.1 (this machine) or "
                           "0.0.0.0 (every network)")
@@ -138,7 +152,8 @@ def _section(args: argparse.Namespace) -> "ServerSection":
     return ServerSection(
         host=args.host, port=args.port, api_keys=tuple(args.api_key),
         chat_template=chat_template_of(args), root_path=root_path,
-        shutdown_timeout_s=args.shutdown_timeout)
+        shutdown_timeout_s=args.shutdown_timeout, request_timeout_s=args.request_timeout,
+        engine_restarts=args.engine_restarts, engine_step_timeout_s=args.engine_step_timeout)
 
 
 def _banner(resolution: "Resolution", url: str, seconds: float) -> list[str]:

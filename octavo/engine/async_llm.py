@@ -12,12 +12,12 @@ from typing import Any, Literal, get_args
 
 from prometheus_client.registry import CollectorRegistry
 
-from octavo.config import EngineConfig
+from octavo.config import EngineConfig, ServerSection
 from octavo.config_resolve import EngineArgs
 from octavo.core.messages import EngineCoreOutputs, EngineReady, SchedulerStats
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.chat import Message, chat_prompt
-from octavo.engine.core_client import AsyncCoreClient, CoreHost, ProcessHost, ThreadHost
+from octavo.engine.core_client import CoreHost, ProcessHost, ThreadHost
 from octavo.engine.core_process import BuildCore
 from octavo.engine.default_params import default_sampling_params
 from octavo.engine.factory import FrontEndParts, build_core, load_front_end, resolve_args
@@ -26,6 +26,7 @@ from octavo.engine.load_arguments import model_argument, refuse_unknown, templat
 from octavo.engine.metrics import EngineCollector, FrontEndMetrics, make_registry
 from octavo.engine.output_processor import OutputProcessor
 from octavo.engine.outputs import OutputKind, RequestOutput
+from octavo.engine.supervisor import EngineSupervisor, Listener, Upkeep
 from octavo.errors import (
     ConfigError,
     EngineDeadError,
@@ -33,6 +34,7 @@ from octavo.errors import (
     InvalidRequestError,
     OctavoError,
     QueueFullError,
+    RequestTimeoutError,
 )
 from octavo.grammar.checker import NUM_HELPERS
 
@@ -40,6 +42,7 @@ EngineKind = Literal["process", "inproc"]
 # tokenizing this many characters, or checking this many ids, takes some milliseconds: longer
 # prompts go to a thread
 _INLINE_SIZE = 4096
+_RESTARTING = "the engine died and is being started again: try again in a few seconds"
 
 
 class AsyncLLM:
@@ -63,6 +66,7 @@ class AsyncLLM:
                  num_threads: int | None = None, seed: int | None = None,
                  chat_template: str | os.PathLike[str] | None = None,
                  scheduling_policy: str = "fcfs", engine: EngineKind = "process",
+                 engine_restarts: int = 1,
                  on_death: Callable[[OctavoError], None] | None = None,
                  **unknown: object) -> None:
         refuse_unknown(unknown, AsyncLLM.__init__)
@@ -78,19 +82,19 @@ class AsyncLLM:
             quantization=quantization, num_threads=num_threads, seed=seed,
             scheduling_policy=scheduling_policy,
         )
-        self._set_up_from(args, chat_template, engine, on_death)
+        self._set_up_from(args, chat_template, engine, engine_restarts, on_death)
 
     @classmethod
     def from_engine_args(cls, args: EngineArgs, *,
                          chat_template: str | os.PathLike[str] | None = None,
-                         engine: EngineKind = "process",
+                         engine: EngineKind = "process", engine_restarts: int = 1,
                          on_death: Callable[[OctavoError], None] | None = None) -> "AsyncLLM":
         """An AsyncLLM of arguments that were gathered before; else as the constructor."""
         if not isinstance(args, EngineArgs):
             raise ConfigError(f"args is a {type(args).__name__}: give an EngineArgs",
                               param="args")
         self = cls.__new__(cls)
-        self._set_up_from(args, chat_template, engine, on_death)
+        self._set_up_from(args, chat_template, engine, engine_restarts, on_death)
         return self
 
     @classmethod
@@ -98,8 +102,9 @@ class AsyncLLM:
                     on_death: Callable[[OctavoError], None] | None = None) -> "AsyncLLM":
         """An AsyncLLM of a resolved config.
 
-        on_death: called once, in the event loop, when the engine dies unasked (or cannot load);
-        by then every request has failed with that error, an EngineDeadError after loading.
+        on_death: called once, in the event loop, when the engine dies unasked and is not started
+        again (config.server.engine_restarts), or cannot load; by then every request has failed
+        with that error, an EngineDeadError after loading.
         """
         self = cls.__new__(cls)
         self._set_up(config, chat_template=config.server.chat_template, engine=engine,
@@ -108,18 +113,23 @@ class AsyncLLM:
 
     @classmethod
     def from_parts(cls, config: EngineConfig, parts: FrontEndParts, host: CoreHost, *,
+                   restart: Callable[[], CoreHost] | None = None,
                    on_death: Callable[[OctavoError], None] | None = None) -> "AsyncLLM":
-        """An AsyncLLM over a host that was started elsewhere."""
+        """An AsyncLLM over a host that was started elsewhere. restart: starts another like it."""
         self = cls.__new__(cls)
-        self._join(config, parts, host, on_death)
+        self._join(config, parts, host, restart, on_death)
         return self
 
     def _set_up_from(self, args: EngineArgs, chat_template: str | os.PathLike[str] | None,
-                     engine: EngineKind,
+                     engine: EngineKind, engine_restarts: int,
                      on_death: Callable[[OctavoError], None] | None) -> None:
         template = template_argument(chat_template)
-        self._set_up(resolve_args(args).config, chat_template=template, engine=engine,
-                     on_death=on_death)
+        if not isinstance(engine_restarts, int) or engine_restarts < 0:
+            raise ConfigError(f"engine_restarts is {engine_restarts!r}: give 0 or a count",
+                              param="engine_restarts")
+        server = ServerSection(engine_restarts=engine_restarts)
+        self._set_up(resolve_args(args, server=server).config, chat_template=template,
+                     engine=engine, on_death=on_death)
 
     def _set_up(self, config: EngineConfig, *, chat_template: str | None, engine: EngineKind,
                 on_death: Callable[[OctavoError], None] | None) -> None:
@@ -128,13 +138,15 @@ class AsyncLLM:
         host = start_host(config, engine, build_core)
         try:
             parts = load_front_end(config, chat_template=chat_template)
-            self._join(config, parts, host, on_death)
+            self._join(config, parts, host, lambda: start_host(config, engine, build_core),
+                       on_death)
         except BaseException:
             host.sock.close()  # the engine ends when its socket does
             host.end(0.0)  # a process is ended and reaped now
             raise
 
     def _join(self, config: EngineConfig, parts: FrontEndParts, host: CoreHost,
+              restart: Callable[[], CoreHost] | None,
               on_death: Callable[[OctavoError], None] | None) -> None:
         self.config = config
         self.tokenizer = parts.tokenizer
@@ -142,9 +154,11 @@ class AsyncLLM:
         self.engine_info: EngineReady | None = None
         self._defaults = parts.model.generation_defaults
         default_sampling_params(self._defaults)  # a bad file is refused at load
-        self._host = host
-        self._client: AsyncCoreClient | None = None
-        self._starting: asyncio.Task[None] | None = None
+        self._engine = EngineSupervisor(
+            host, restart,
+            upkeep=Upkeep(config.server.engine_restarts, config.server.engine_step_timeout_s),
+            listener=Listener(self._take, self._lost, self._died,
+                              lambda: self.num_unfinished_requests > 0, self._end_late_requests))
         self._errored: OctavoError | None = None
         self._on_death = on_death
         self._shut_down = False
@@ -168,28 +182,19 @@ class AsyncLLM:
             },
         ))
 
-    async def _start(self) -> AsyncCoreClient:
-        if self._client is None:
-            self._client = AsyncCoreClient(self._host, on_outputs=self._take,
-                                           on_death=self._died)
-            self._starting = asyncio.create_task(self._client.start())
-        assert self._starting is not None
-        await asyncio.shield(self._starting)
-        return self._client
-
     async def wait_ready(self) -> EngineReady:
         """Returns once the engine is loaded. Raises ModelLoadError, ConfigError, ... (the typed
         error of the engine process) or EngineDeadError."""
-        client = await self._start()
+        client = await self._engine.start()
+        if client is None:
+            raise EngineLoadingError(_RESTARTING)
         self.engine_info = await asyncio.shield(client.ready)
         return self.engine_info
 
     @property
     def is_ready(self) -> bool:
         """Loaded and alive."""
-        client = self._client
-        return (self._errored is None and not self._shut_down and client is not None
-                and client.ready.done() and client.ready.exception() is None)
+        return self._errored is None and not self._shut_down and self._engine.is_ready
 
     @property
     def errored(self) -> OctavoError | None:
@@ -269,10 +274,12 @@ class AsyncLLM:
         self._check_alive()
         self._check_room(prepared.params.n)
         self._check_id(request_id)
-        assert self._client is not None
-        self._client.add(prepared.core_requests)  # first: what cannot be sent must leave no trace
+        client = self._engine.client
+        assert client is not None
+        client.add(prepared.core_requests)  # first: what cannot be sent must leave no trace
         collector = OutputCollector()
         self._outputs.add(prepared, kind=output_kind, sink=collector.put)
+        self._engine.expect_news()
         self._idle.clear()
         return collector
 
@@ -304,8 +311,8 @@ class AsyncLLM:
     async def reset_prefix_cache(self) -> None:
         """Drops every cached block no request holds."""
         self._check_alive()
-        assert self._client is not None
-        self._client.reset_prefix_cache()
+        assert self._engine.client is not None
+        self._engine.client.reset_prefix_cache()
 
     async def shutdown(self, *, drain: bool = False, timeout: float = 30.0) -> None:
         """Stops; new requests are refused from now on. With drain, running requests may finish
@@ -319,8 +326,7 @@ class AsyncLLM:
         self._outputs.abort(self._outputs.request_ids)
         self._inputs.close()
         self._grammar_threads.shutdown(wait=False)
-        client = await self._start()
-        await client.shutdown()
+        await self._engine.shutdown()
         self._ended = True
 
     def _check_alive(self) -> None:
@@ -330,6 +336,8 @@ class AsyncLLM:
             raise EngineDeadError("this AsyncLLM was shut down: make a new one")
         if self._shut_down:
             raise EngineDeadError("the engine is shutting down: no new requests are taken")
+        if self._engine.is_restarting:
+            raise EngineLoadingError(_RESTARTING)
         if not self.is_ready:
             raise EngineLoadingError("the model is still loading: try again in a few seconds")
 
@@ -354,8 +362,7 @@ class AsyncLLM:
 
     def _take(self, outputs: EngineCoreOutputs) -> None:
         aborts = self._outputs.process(outputs)
-        if aborts and self._client is not None:
-            self._client.abort(aborts)
+        self._abort_in_core(aborts)
         if outputs.stats is not None:
             self._stats = outputs.stats
         self._metrics.observe_stats(outputs.stats)
@@ -363,13 +370,30 @@ class AsyncLLM:
 
     def _abort(self, request_id: str, *, silent: bool) -> None:
         core_ids = self._outputs.abort([request_id], silent=silent)
-        if core_ids and self._client is not None and self._errored is None:
-            self._client.abort(core_ids)
+        self._abort_in_core(core_ids)
         self._note_idle()
+
+    def _abort_in_core(self, core_ids: list[str]) -> None:
+        if core_ids and self._engine.client is not None and self._errored is None:
+            self._engine.client.abort(core_ids)
+
+    def _end_late_requests(self) -> None:
+        limit = self.config.server.request_timeout_s
+        if limit:
+            error = RequestTimeoutError(
+                f"the request took more than {limit:g} s and was ended: ask for fewer tokens, or "
+                "start the server with a longer --request-timeout")
+            self._abort_in_core(self._outputs.fail_older_than(limit, error))
+            self._note_idle()
 
     def _note_idle(self) -> None:
         if not self._outputs.num_requests:
             self._idle.set()
+
+    def _lost(self, error: OctavoError) -> None:
+        self._outputs.fail_all(error)
+        self._metrics.engine_restarts += 1
+        self._idle.set()
 
     def _died(self, error: OctavoError) -> None:
         self._errored = error

@@ -168,12 +168,24 @@ class AsyncCoreClient:
         self._writer: asyncio.StreamWriter | None = None
         self._reader_task: asyncio.Task[None] | None = None
         self._closing = False
+        self._why: str | None = None
         self.ready: asyncio.Future[EngineReady] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
         """Begins reading. `ready` resolves when the core has loaded, or holds its typed error."""
         reader, self._writer = await asyncio.open_unix_connection(sock=self._host.sock)
         self._reader_task = asyncio.create_task(self._read(reader), name="octavo-core-reader")
+
+    @property
+    def is_ready(self) -> bool:
+        """Loaded and alive."""
+        return (not self._closing and self.ready.done() and not self.ready.cancelled()
+                and self.ready.exception() is None)
+
+    def kill(self, why: str) -> None:
+        """Ends an engine that hangs; on_death hears `why`."""
+        self._why = why
+        asyncio.get_running_loop().run_in_executor(None, self._host.end, 0.0)
 
     def add(self, requests: list[EngineCoreRequest]) -> None:
         self._send(AddRequests(requests))
@@ -222,7 +234,8 @@ class AsyncCoreClient:
         said_why = failure is not None
         if failure is None:
             how = await asyncio.to_thread(self._host.end, _EXIT_TIMEOUT_S)
-            failure = EngineDeadError(f"the engine process died ({how}); its requests have failed")
+            failure = EngineDeadError(
+                self._why or f"the engine process died ({how}); its requests have failed")
         self._closing = True
         if not self.ready.done():
             self.ready.set_exception(failure)

@@ -82,6 +82,7 @@ class FrontEndMetrics:
     def __init__(self) -> None:
         self.prompt_tokens = 0
         self.generation_tokens = 0
+        self.engine_restarts = 0
         self.finished: Counter[str] = Counter()
         self.time_to_first_token = Histogram(_TTFT_S)
         self.inter_token_latency = Histogram(_ITL_S)
@@ -155,6 +156,7 @@ class EngineCollector(Collector):
             ("prefix_cache_hits", "Prompt tokens found in the prefix cache.",
              s.prefix_cache_hits),
             ("engine_steps", "Steps of the engine.", s.num_steps),
+            ("engine_restarts", "Engines started again after one died.", m.engine_restarts),
             ("kv_copies_on_write", "KV blocks copied on write.", s.num_copies_on_write),
         ):
             family = CounterMetricFamily(f"octavo:{name}", text, labels=["model_name"])

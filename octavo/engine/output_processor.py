@@ -148,6 +148,12 @@ class OutputProcessor:
         for group in list(self._groups.values()):
             self._fail(group, error)
 
+    def fail_older_than(self, seconds: float, error: OctavoError) -> list[str]:
+        """Ends requests that arrived longer ago with this error; returns the core ids to abort."""
+        before = time.monotonic() - seconds
+        late = [g for g in self._groups.values() if g.metrics.arrival_time < before]
+        return [core_id for group in late for core_id in self._fail(group, error)]
+
     def _fail(self, group: "_Group", error: OctavoError, *, but: str | None = None) -> list[str]:
         self._groups.pop(group.request_id, None)
         core_ids = []

@@ -64,8 +64,9 @@ def error_response(error: OctavoError) -> Response:
         headers["retry-after"] = str(error.retry_after_s)
     elif isinstance(error, EngineLoadingError) or error.http_status == 503:
         headers["retry-after"] = str(_LOADING_RETRY_S)
-    if error.http_status >= 500 and not error.retryable:
-        headers["x-should-retry"] = "false"  # the same request would fail again
+    # clients try these again by themselves, but the same request would fail again
+    if (error.http_status >= 500 or error.http_status == 408) and not error.retryable:
+        headers["x-should-retry"] = "false"
     if error.http_status == 401:
         headers["www-authenticate"] = "Bearer"
     return Response(error_object(error), error.http_status, headers, JSON)

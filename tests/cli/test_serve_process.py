@@ -11,6 +11,7 @@ from tests.server.process import ServerProcess
 SMALL = ("--kv-cache-memory-bytes", "64m")
 STREAM = {"prompt": "Count: 1 2 3", "max_tokens": 60, "ignore_eos": True, "stream": True,
           "temperature": 0}
+ONCE = {"prompt": "Count: 1 2 3", "max_tokens": 8, "temperature": 0, "seed": 1}
 
 
 def _ended(server: ServerProcess) -> str:
@@ -73,8 +74,27 @@ def test_the_drain_has_an_end() -> None:
         assert server.wait() == 0
 
 
-def test_a_killed_engine_fails_its_requests_and_ends_the_server() -> None:
+def test_a_killed_engine_fails_its_requests_and_is_started_again() -> None:
     with ServerProcess("smollm2-135m", *SMALL, "--disable-log-requests") as server:
+        server.wait_ready()
+        wanted = server.client.post("/v1/completions", ONCE).json["choices"]
+        first = server.engine
+        with server.client.open_raw("/v1/completions", STREAM | {"max_tokens": 2000}) as sock:
+            read_until(sock, b"data: ")
+            first.kill()
+            assert b"started again" in read_until(sock, b'"code":"engine_dead"')
+        wait_for(lambda: server.client.get("/ready").status == 200)
+        assert server.engine.pid != first.pid
+        assert server.client.post("/v1/completions", ONCE).json["choices"] == wanted
+        assert "octavo:engine_restarts_total{" in server.client.get("/metrics").text
+        assert "SIGKILL" in server.stderr and "restart 1 of at most 1" in server.stderr
+        server.engine.kill()  # once too often
+        assert "SIGKILL" in _ended(server)
+
+
+def test_without_restarts_a_killed_engine_ends_the_server() -> None:
+    with ServerProcess("smollm2-135m", *SMALL, "--disable-log-requests", "--engine-restarts",
+                       "0") as server:
         server.wait_ready()
         body = STREAM | {"max_tokens": 2000}
         with server.client.open_raw("/v1/completions", body) as sock:

@@ -29,8 +29,8 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 
 def pid_of(llm: AsyncLLM) -> int:
-    assert isinstance(llm._host, ProcessHost)
-    return llm._host.pid
+    assert isinstance(llm._engine.host, ProcessHost)
+    return llm._engine.host.pid
 
 
 async def text_of(llm: AsyncLLM, request_id: str, params: SamplingParams) -> list[int]:
@@ -100,7 +100,8 @@ def test_an_idle_engine_uses_no_cpu(tiny_folder: Path) -> None:
 def test_a_killed_engine_fails_its_requests_at_once(tiny_folder: Path) -> None:
     async def test() -> None:
         deaths: list[OctavoError] = []
-        llm = AsyncLLM(str(tiny_folder), num_blocks=64, on_death=deaths.append)
+        llm = AsyncLLM(str(tiny_folder), num_blocks=64, engine_restarts=0,
+                       on_death=deaths.append)
         await llm.wait_ready()
         stream = llm.generate("prompt", LONG, "r")
         await anext(stream)
@@ -144,7 +145,7 @@ def test_the_engine_dies_with_its_parent(tiny_folder: Path) -> None:
         "async def main():\n"
         f"    llm = AsyncLLM({str(tiny_folder)!r}, num_blocks=64)\n"
         "    await llm.wait_ready()\n"
-        "    print(llm._host.pid, flush=True)\n"
+        "    print(llm._engine.host.pid, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "asyncio.run(main())\n"
     )
@@ -190,8 +191,9 @@ def test_an_engine_that_fails_to_load_is_reaped(tiny_folder: Path, tmp_path: Pat
         with pytest.raises(OctavoError):
             await llm.wait_ready()
         await gone.wait()
-        assert llm._client is not None and llm._client._reader_task is not None
-        await llm._client._reader_task
+        client = llm._engine.client
+        assert client is not None and client._reader_task is not None
+        await client._reader_task
         assert not Path(f"/proc/{pid_of(llm)}").exists()
 
     run(test())
