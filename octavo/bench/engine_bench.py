@@ -16,7 +16,7 @@ from octavo.bench.machine_probe import MachineProbe
 from octavo.bench.roofline import ModelCost, decode_bound, model_cost, prefill_bound
 from octavo.bench.stats import Summary, summarize
 from octavo.config import EngineConfig
-from octavo.core.messages import EngineCoreRequest, FinishReason
+from octavo.core.messages import EngineCoreOutput, EngineCoreRequest, FinishReason
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.factory import build_core
 from octavo.errors import ConfigError, OctavoError
@@ -92,9 +92,10 @@ class CaseResult:
 class EngineBench:
     """A loaded engine core to measure. A context manager."""
 
-    def __init__(self, config: EngineConfig, *, seed: int = 0) -> None:
-        config = dataclasses.replace(
-            config, cache=dataclasses.replace(config.cache, enable_prefix_caching=False))
+    def __init__(self, config: EngineConfig, *, seed: int = 0,
+                 enable_prefix_caching: bool = False) -> None:
+        config = dataclasses.replace(config, cache=dataclasses.replace(
+            config.cache, enable_prefix_caching=enable_prefix_caching))
         self.config = config
         started = time.perf_counter()
         self.core, self._ready = build_core(config)
@@ -157,40 +158,78 @@ class EngineBench:
         return Run(len(prompt), seconds, cpu_s)
 
     def _decode(self, case: Case, prompts: Sequence[list[int]]) -> Run:
-        """Sequences whose prompt is done early generate until the last one is ready; the window
-        opens then. So none may end before it closes."""
+        generation = self.generate(prompts, case.tokens - 1)
+        run = generation.window(case.tokens - 1)
+        generation.end()
+        return run
+
+    def generate(self, prompts: Sequence[list[int]], tokens: int) -> "Generation":
+        """Sequences of these prompts of one length, each with its first token; `tokens` more of
+        each may follow. Those whose prompt is done early generate until the last one is ready, so
+        each is allowed some more."""
+        context, count = len(prompts[0]), len(prompts)
         budget = self.config.scheduler.max_num_batched_tokens
-        slack = -(-case.sequences * case.context // max(1, budget - case.sequences)) + 4
-        room = self._ready.max_model_len - case.context
-        allowed = min(room, case.tokens + slack + 1 if case.sequences > 1 else case.tokens)
+        slack = -(-count * context // max(1, budget - count)) + 4
+        room = self._ready.max_model_len - context
+        allowed = min(room, tokens + slack + 2 if count > 1 else tokens + 1)
         requests = [self._request(prompt, allowed) for prompt in prompts]
-        produced = dict.fromkeys((r.request_id for r in requests), 0)
         self.core.add(requests)
-        self._steps(lambda: min(produced.values()) > 0, produced)
-        before = sum(produced.values())
-        wanted = case.sequences * (case.tokens - 1)
-        clock = _Clock()
-        self._steps(lambda: sum(produced.values()) - before >= wanted
-                    or not self.core.has_requests, produced)
-        seconds, cpu_s = clock.read()
-        tokens = sum(produced.values()) - before
-        self.core.abort(list(produced))
-        self._steps(lambda: not self.core.has_requests)
-        mean = case.context + (before + tokens / 2) / case.sequences
-        return Run(tokens, seconds, cpu_s, mean)
+        return Generation(self, [r.request_id for r in requests], context)
 
     def _request(self, prompt: list[int], max_tokens: int) -> EngineCoreRequest:
         params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
         return EngineCoreRequest(request_id=f"bench-{next(self._ids)}", prompt_token_ids=prompt,
                                  params=params, eos_token_ids=[], seed=0, max_tokens=max_tokens)
 
-    def _steps(self, is_over: Callable[[], bool], produced: dict[str, int] | None = None) -> None:
+    def _steps(self, is_over: Callable[[], bool]) -> None:
         while not is_over():
-            for output in self.core.step().outputs:
-                if output.finish_reason is FinishReason.ERROR:
-                    raise OctavoError(f"a bench request failed: {output.error}")
-                if produced is not None:
-                    produced[output.request_id] += len(output.new_token_ids)
+            self.step()
+
+    def step(self) -> list[EngineCoreOutput]:
+        """One step's news. Raises OctavoError when a request failed."""
+        outputs = self.core.step().outputs
+        for output in outputs:
+            if output.finish_reason is FinishReason.ERROR:
+                raise OctavoError(f"a bench request failed: {output.error}")
+        return outputs
+
+
+class Generation:
+    """Running sequences of one bench, each with a first token. Ended by end().
+
+    token_ids: what each sequence has generated, by request id.
+    """
+
+    def __init__(self, bench: EngineBench, request_ids: list[str], context: int) -> None:
+        self._bench, self._context = bench, context
+        self.token_ids: dict[str, list[int]] = {name: [] for name in request_ids}
+        self._steps(lambda: all(self.token_ids.values()))
+
+    @property
+    def _produced(self) -> int:
+        return sum(len(ids) for ids in self.token_ids.values())
+
+    def window(self, tokens: int) -> Run:
+        """Times `tokens` more of each sequence."""
+        before, count = self._produced, len(self.token_ids)
+        clock = _Clock()
+        self._steps(lambda: self._produced - before >= tokens * count
+                    or not self._bench.core.has_requests)
+        seconds, cpu_s = clock.read()
+        made = self._produced - before
+        return Run(made, seconds, cpu_s, self._context + (before + made / 2) / count)
+
+    def end(self) -> None:
+        """Drops the sequences."""
+        core = self._bench.core
+        core.abort(list(self.token_ids))
+        while core.has_requests:
+            core.step()
+
+    def _steps(self, is_over: Callable[[], bool]) -> None:
+        while not is_over():
+            for output in self._bench.step():
+                self.token_ids[output.request_id] += output.new_token_ids
 
 
 class _Clock:

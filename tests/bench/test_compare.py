@@ -35,7 +35,8 @@ def test_a_run_with_a_server_and_a_missing_peer(tmp_path: Path,
 
 
 def test_a_worker_that_fails_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = tiny_llama(max_position_embeddings=64).save(tmp_path / "tiny")
+    model = tmp_path / "broken.gguf"
+    model.write_bytes(b"GGUF")
     assert main(["--model", str(model), "--peers", "nonsense", "--tests", "smoke", "-r", "1",
                  "--threads", "1", "--out", str(tmp_path / "o.json")]) == 0
     text = capsys.readouterr().out

@@ -51,20 +51,26 @@ class LlamaEngine:
         self._sample(-1)
         return watch.stop(len(prompt))
 
-    def decode(self, prompts: list[list[int]], tokens: int) -> Measured:
+    def start(self, prompts: list[list[int]], tokens: int) -> None:
         self._clear()
-        last = []
+        self._last = []
         for sequence, prompt in enumerate(prompts):
             self._feed(prompt, sequence)
-            last.append(self._sample(-1))
-        position = len(prompts[0])
+            self._last.append(self._sample(-1))
+        self._position = len(prompts[0])
+
+    def window(self, tokens: int) -> Measured:
         watch = Stopwatch()
-        for step in range(tokens):
-            rows = [(token, position + step, sequence, True)
-                    for sequence, token in enumerate(last)]
+        for _ in range(tokens):
+            rows = [(token, self._position, sequence, True)
+                    for sequence, token in enumerate(self._last)]
             self._decode(rows)
-            last = [self._sample(row) for row in range(len(rows))]
-        return watch.stop(tokens * len(prompts))
+            self._last = [self._sample(row) for row in range(len(rows))]
+            self._position += 1
+        return watch.stop(tokens * len(self._last))
+
+    def end(self) -> None:
+        self._clear()
 
     def _clear(self) -> None:
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self._context), True)

@@ -1,5 +1,6 @@
 """Octavo's worker: its engine core, in the environment this program runs in."""
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ class OctavoEngine:
              max_context: int) -> dict[str, str]:
         blocks = max_sequences * (-(-max_context // 16) + 4)
         args = EngineArgs(model=model, num_threads=threads, max_num_seqs=max_sequences,
-                          max_model_len=max_context, num_blocks=blocks)
+                          max_model_len=max_context, allow_long_max_model_len=True,
+                          num_blocks=blocks)
         self._bench = EngineBench(resolve_args(args).config)
         facts = self._bench.describe()
         return {"isa": facts.get("isa", ""), "threads": facts.get("threads", "")}
@@ -36,10 +38,15 @@ class OctavoEngine:
         run = self._loaded().run(Case("pp", len(prompt)), [prompt])
         return run.tokens, run.seconds, run.cpu_s
 
-    def decode(self, prompts: list[list[int]], tokens: int) -> Measured:
-        case = Case("tg", tokens + 1, sequences=len(prompts), context=len(prompts[0]))
-        run = self._loaded().run(case, prompts)
+    def start(self, prompts: list[list[int]], tokens: int) -> None:
+        self._generation = self._loaded().generate(prompts, tokens)
+
+    def window(self, tokens: int) -> Measured:
+        run = self._generation.window(tokens)
         return run.tokens, run.seconds, run.cpu_s
+
+    def end(self) -> None:
+        self._generation.end()
 
     def vocab_size(self) -> int:
         return self._loaded().vocab_size
@@ -50,8 +57,7 @@ class OctavoEngine:
         probe = probe_machine(threads=config.model.num_threads, samples=3,
                               footprints_mb=_PROBE_FOOTPRINTS_MB)
         cost = model_cost(config)
-        return {"probe": probe.to_json(), "weight_bytes": cost.weight_bytes,
-                "kv_bytes_per_token": cost.kv_bytes_per_token}
+        return {"probe": probe.to_json(), "cost": dataclasses.asdict(cost)}
 
     def _loaded(self) -> EngineBench:
         if self._bench is None:

@@ -47,22 +47,27 @@ class OpenVinoEngine:
         self._drain()
         return measured
 
-    def decode(self, prompts: list[list[int]], tokens: int) -> Measured:
-        """Sequences that were prefilled early are ahead; the window opens when all have a token,
-        and nobody may end in it."""
+    def start(self, prompts: list[list[int]], tokens: int) -> None:
+        """Sequences that were prefilled early are ahead, and nobody may end in a window."""
         slack = 4 + len(prompts) * len(prompts[0]) // _STEP_TOKENS
         allowed = tokens + 1 + (slack if len(prompts) > 1 else 0)
-        handles = [self._add(prompt, allowed) for prompt in prompts]
-        counts = [0] * len(handles)
-        while min(counts) == 0:
-            self._step(handles, counts)
-        before, wanted = sum(counts), tokens * len(handles)
+        self._handles = [self._add(prompt, allowed) for prompt in prompts]
+        self._counts = [0] * len(prompts)
+        while min(self._counts) == 0:
+            self._step(self._handles, self._counts)
+
+    def window(self, tokens: int) -> Measured:
+        before, wanted = sum(self._counts), tokens * len(self._handles)
         watch = Stopwatch()
-        while sum(counts) - before < wanted and self._pipeline.has_non_finished_requests():
-            self._step(handles, counts)
-        measured = watch.stop(sum(counts) - before)
+        while (sum(self._counts) - before < wanted
+               and self._pipeline.has_non_finished_requests()):
+            self._step(self._handles, self._counts)
+        return watch.stop(sum(self._counts) - before)
+
+    def end(self) -> None:
+        for handle in self._handles:
+            handle.stop()
         self._drain()
-        return measured
 
     def _drain(self) -> None:
         while self._pipeline.has_non_finished_requests():

@@ -36,7 +36,15 @@ class UrlEngine:
         (record,) = asyncio.run(self._send([prompt], 1))
         return record.num_prompt_tokens, record.ttft_s, watch.stop(1)[2]
 
-    def decode(self, prompts: list[list[int]], tokens: int) -> Measured:
+    def start(self, prompts: list[list[int]], tokens: int) -> None:
+        """A stream cannot be paused: each window asks anew."""
+        self._prompts = prompts
+
+    def end(self) -> None:
+        self._prompts = []
+
+    def window(self, tokens: int) -> Measured:
+        prompts = self._prompts
         watch = Stopwatch()
         records = asyncio.run(self._send(prompts, tokens + 1 + 8 * (len(prompts) > 1)))
         moments = [_moments(record) for record in records]
