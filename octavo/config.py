@@ -58,6 +58,7 @@ class ServerSection:
     chat_template: str | None = None  # path of a Jinja file
     root_path: str = ""
     max_body_bytes: int = 16 * 1024 * 1024
+    strict_params: bool = False  # refuse request fields that no route knows
     shutdown_timeout_s: float = 30.0  # how long Ctrl-C waits for running requests
     request_timeout_s: float = 0.0  # a request that takes longer ends with an error; 0: never
     engine_restarts: int = 1  # how often in ten minutes an engine that died is started again

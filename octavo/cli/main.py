@@ -63,7 +63,17 @@ def _run(argv: Sequence[str]) -> int:
 
 def _parse(argv: Sequence[str]) -> "argparse.Namespace":
     from octavo import __version__
-    from octavo.cli import bench, chat, collect_env, generate, info, pull, quantize, serve
+    from octavo.cli import (
+        bench,
+        chat,
+        collect_env,
+        generate,
+        info,
+        pull,
+        quantize,
+        run_batch,
+        serve,
+    )
     from octavo.cli import eval as evaluate
     from octavo.cli.parser import Parser
 
@@ -72,7 +82,7 @@ def _parse(argv: Sequence[str]) -> "argparse.Namespace":
     parser.add_argument("--version", action="version", version=f"octavo {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True,
                                      metavar="COMMAND")
-    for command in (serve, chat, generate, pull, info, quantize, evaluate, bench,
+    for command in (serve, run_batch, chat, generate, pull, info, quantize, evaluate, bench,
                     collect_env):
         command.add_parser(commands)
     for argument in argv:

@@ -48,6 +48,8 @@ def add_parser(commands: Commands) -> None:
                        help="origins whose web pages may call the server; * is all (default none)")
     group.add_argument("--root-path", default="", metavar="PATH",
                        help="path prefix a proxy in front strips")
+    group.add_argument("--strict-params", action="store_true",
+                       help="refuse request fields that are unknown, instead of ignoring them")
     group.add_argument("--log-level", default="info",
                        choices=("debug", "info", "warning", "error"))
     group.add_argument("--disable-log-requests", action="store_true",
@@ -152,6 +154,7 @@ def _section(args: argparse.Namespace) -> "ServerSection":
     return ServerSection(
         host=args.host, port=args.port, api_keys=tuple(args.api_key),
         chat_template=chat_template_of(args), root_path=root_path,
+        strict_params=args.strict_params,
         shutdown_timeout_s=args.shutdown_timeout, request_timeout_s=args.request_timeout,
         engine_restarts=args.engine_restarts, engine_step_timeout_s=args.engine_step_timeout)
 

@@ -21,7 +21,7 @@ async def read_request(request: Request, state: ServerState, kind: type[T]) -> T
     """The typed request of a body. Raises InvalidRequestError and its subclasses."""
     _check_media_type(request)
     body = await _read_body(request, state.section.max_body_bytes)
-    return decode_request(body, kind)
+    return decode_request(body, kind, strict=state.section.strict_params)
 
 
 async def _read_body(request: Request, limit: int) -> bytes:

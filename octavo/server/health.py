@@ -1,4 +1,4 @@
-"""GET /health (alive), /ready (can serve), /ping, /version."""
+"""GET /health (alive), /ready (can serve), /ping, /load (requests in hand), /version."""
 
 import msgspec
 from starlette.requests import Request
@@ -34,6 +34,9 @@ def routes(state: ServerState) -> list[Route]:
     async def ping(request: Request) -> Response:
         return _ok({})
 
+    async def load(request: Request) -> Response:
+        return _ok({"server_load": state.llm.num_unfinished_requests})
+
     async def version(request: Request) -> Response:
         return _ok({"version": __version__})
 
@@ -42,9 +45,10 @@ def routes(state: ServerState) -> list[Route]:
         Route("/v1/health", health, methods=["GET"]),
         Route("/ready", ready, methods=["GET"]),
         Route("/ping", ping, methods=["GET", "POST"]),
+        Route("/load", load, methods=["GET"]),
         Route("/version", version, methods=["GET"]),
     ]
 
 
-def _ok(value: dict[str, str]) -> Response:
+def _ok(value: dict[str, str] | dict[str, int]) -> Response:
     return Response(msgspec.json.encode(value), media_type=JSON)

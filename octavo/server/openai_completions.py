@@ -1,6 +1,7 @@
 """POST /v1/completions: prompts in, choices out, whole or streamed."""
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -18,7 +19,7 @@ from octavo.server.answer import respond
 from octavo.server.body import read_request
 from octavo.server.generation import Generation
 from octavo.server.logprobs import CompletionLogprobWriter, prompt_logprobs
-from octavo.server.params import check_priority, completion_params
+from octavo.server.params import check_priority, completion_params, ranks_samples
 from octavo.server.protocol.requests import CompletionRequest
 from octavo.server.protocol.responses import (
     CompletionChoice,
@@ -67,6 +68,9 @@ class _Completion:
 
     def whole(self, outputs: list[RequestOutput]) -> CompletionResponse:
         """The answer in one piece."""
+        if ranks_samples(self._request):
+            for output in outputs:
+                output.outputs = _best(output.outputs, self._request.n)
         choices = [self._choice(index, output, part)
                    for index, output in enumerate(outputs) for part in output.outputs]
         if self._request.max_tokens == 0:
@@ -132,7 +136,7 @@ class _Completion:
                 self._prompt_entries[prompt_index] = output.prompt_logprobs
             if request.echo:
                 text, logprobs = self._echoed(prompt_index, index, output, text)
-        if entries is not None:
+        if entries is not None and request.logprobs is not None:
             logprobs = self._writers[index].write(token_ids, entries, logprobs)
         choice = CompletionChoice(
             index=index, text=text, logprobs=logprobs, finish_reason=part.finish_reason,
@@ -162,6 +166,18 @@ class _Completion:
             return prompt + text, self._writers[index].write(ids, entries)
         self._writers[index].skip(prompt)
         return prompt + text, None
+
+
+def _best(samples: list[CompletionOutput], n: int) -> list[CompletionOutput]:
+    """The n samples of the highest mean logprob a token, best first, numbered anew."""
+
+    def mean(sample: CompletionOutput) -> float:
+        assert sample.cumulative_logprob is not None
+        return sample.cumulative_logprob / max(len(sample.token_ids), 1)
+
+    # equal ones keep their order: the answer must not depend on chance
+    best = sorted(samples, key=lambda s: (-mean(s), s.index))[:n]
+    return [dataclasses.replace(sample, index=i) for i, sample in enumerate(best)]
 
 
 async def _prompts(request: CompletionRequest, state: ServerState) -> list[Any]:

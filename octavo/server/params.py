@@ -32,13 +32,13 @@ def completion_params(request: CompletionRequest, state: ServerState) -> Samplin
     if request.suffix:
         raise InvalidRequestError("suffix is not supported: this server only continues a prompt",
                                   param="suffix")
-    if request.best_of is not None and request.best_of != request.n:
-        raise InvalidRequestError(
-            f"best_of is {request.best_of}, n is {request.n}: best_of is not supported, leave it "
-            "out or equal to n", param="best_of")
     fields = _fields(request, state)
     _check_logprobs("logprobs", request.logprobs)
     fields["logprobs"] = request.logprobs
+    if ranks_samples(request):
+        _check_best_of(request)
+        fields["n"] = request.best_of
+        fields["logprobs"] = request.logprobs or 0  # what the samples are compared by
     if request.echo and request.logprobs is not None:
         fields["prompt_logprobs"] = max(request.logprobs, request.prompt_logprobs or 0)
     if request.max_tokens is not None:
@@ -50,6 +50,22 @@ def completion_params(request: CompletionRequest, state: ServerState) -> Samplin
                 param="max_tokens")
         fields["max_tokens"] = 1
     return SamplingParams(**fields)
+
+
+def ranks_samples(request: CompletionRequest) -> bool:
+    """Whether more samples are drawn than answered."""
+    return request.best_of is not None and request.best_of != request.n
+
+
+def _check_best_of(request: CompletionRequest) -> None:
+    if request.best_of is not None and request.best_of < request.n:
+        raise InvalidRequestError(
+            f"best_of is {request.best_of} and n is {request.n}: the best n of best_of samples "
+            "are answered, give at least n", param="best_of")
+    if request.stream:
+        raise InvalidRequestError(
+            f"best_of is {request.best_of}: which samples are best is known at their end, set "
+            "stream=false", param="best_of")
 
 
 def chat_params(request: ChatRequest, state: ServerState) -> SamplingParams:

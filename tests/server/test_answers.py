@@ -9,6 +9,7 @@ from octavo.testing.byte_tokenizer import EOS_ID
 from octavo.testing.fake_async_llm import fake_async_llm
 from tests.server.conftest import serving
 from tests.server.http_client import HttpClient
+from tests.server.process import ServerProcess
 
 
 @pytest.fixture(scope="module")
@@ -205,3 +206,19 @@ def test_cached_tokens_are_counted(client: HttpClient) -> None:
         assert first["prompt_tokens_details"]["cached_tokens"] == 0
         assert second["prompt_tokens_details"]["cached_tokens"] == 48
         assert first["prompt_tokens"] == second["prompt_tokens"] == len(prompt)
+
+
+def test_best_of_answers_the_likeliest_samples(real_server: ServerProcess) -> None:
+    body = {"prompt": "A story:", "max_tokens": 6, "temperature": 1.5, "seed": 7}
+    drawn = real_server.client.post("/v1/completions", body | {"n": 5, "logprobs": 0}).json
+    scores = {}
+    for choice in drawn["choices"]:
+        values = choice["logprobs"]["token_logprobs"]
+        scores[choice["text"]] = sum(values) / len(values)
+    wanted = sorted(scores, key=scores.__getitem__, reverse=True)[:2]
+    best = real_server.client.post("/v1/completions", body | {"n": 2, "best_of": 5}).json
+    assert [c["text"] for c in best["choices"]] == wanted
+    assert [c["index"] for c in best["choices"]] == [0, 1]
+    assert all(c["logprobs"] is None for c in best["choices"])
+    assert best["usage"] == drawn["usage"] | {
+        "prompt_tokens_details": best["usage"]["prompt_tokens_details"]}

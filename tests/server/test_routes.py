@@ -90,6 +90,7 @@ def test_detokenize(client: HttpClient) -> None:
 
 def test_small_routes(client: HttpClient) -> None:
     assert client.get("/version").json["version"]
+    assert client.get("/load").json == {"server_load": 0}
     assert client.get("/ping").json == {}
     info = client.get("/tokenizer_info").json
     assert info["eos_token"] == "<|eos|>" and "im_start" in info["chat_template"]

@@ -103,7 +103,7 @@ def test_bad_field(client: HttpClient, path: str, body: dict[str, Any], fields: 
     ({"logprobs": -2}, "logprobs"),
     ({"logprobs": True}, "logprobs"),
     ({"max_tokens": 0}, "max_tokens"),
-    ({"best_of": 2}, "best_of"),
+    ({"best_of": 2, "stream": True}, "best_of"),
     ({"best_of": 1, "n": 3}, "best_of"),
     ({"suffix": "end"}, "suffix"),
     ({"prompt": ""}, "prompt"),
@@ -256,3 +256,12 @@ def test_priority_is_heeded_where_the_policy_is() -> None:
     with serving(fake_async_llm(policy="priority")) as client:
         assert client.complete("Hi", max_tokens=1, priority=3).status == 200
         assert client.complete("Hi", max_tokens=1, priority=2**40).status == 400
+
+
+def test_strict_params_refuse_what_no_route_knows() -> None:
+    section = ServerSection(strict_params=True)
+    with serving(fake_async_llm(), section) as client:
+        answer = client.post("/v1/completions", {"prompt": "x", "temprature": 0})
+        assert answer.status == 400 and answer.error()["param"] == "temprature"
+        assert "--strict-params" in answer.error()["message"]
+        assert client.post("/v1/completions", {"prompt": "x", "temperature": 0}).status == 200

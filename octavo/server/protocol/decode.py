@@ -1,7 +1,7 @@
 """Request body -> typed request, refused with the field's name. JSON only; knows no route.
 
 Explicit nulls count as absent, as clients send them for every option they leave alone. Unknown
-fields are ignored, and each name is logged once.
+fields are ignored, and each name is logged once; a strict server refuses them.
 """
 
 import logging
@@ -24,14 +24,23 @@ _MAX_NAME_CHARS = 64
 _logged_names: set[str] = set()
 
 
-def decode_request(body: bytes, kind: type[T]) -> T:
-    """The request in a body. Raises InvalidRequestError, with `param` where a field is to blame."""
+def decode_request(body: bytes, kind: type[T], *, strict: bool = False) -> T:
+    """The request in a body. Raises InvalidRequestError, with `param` where a field is to blame.
+
+    strict: a field that `kind` does not have is refused.
+    """
     fields = decode_object(body)
     given = {name: value for name, value in fields.items() if value is not None}
     known = kind.__struct_fields__
     for name in given:
-        if name not in known:
-            _note_unknown(name)
+        if name in known:
+            continue
+        if strict:
+            shown = name if len(name) <= _MAX_NAME_CHARS else name[:_MAX_NAME_CHARS] + "..."
+            raise InvalidRequestError(
+                f"{shown!r} is no field of this route: leave it out (this server was started with "
+                "--strict-params)", param=shown)
+        _note_unknown(name)
     for name in ("stream_options", "response_format"):
         if isinstance(given.get(name), dict):
             given[name] = {k: v for k, v in given[name].items() if v is not None}
