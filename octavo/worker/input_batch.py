@@ -31,6 +31,25 @@ class StepRows:
     score_rows: tuple[tuple[int, I64], ...] = ()
 
 
+class _Repeat:
+    """A step that the next one may repeat with one more token for each of its requests: every
+    request ran one token and drew, and only positions, slots and tokens differ a step later."""
+
+    def __init__(self, arrays: StepArrays, rows: I64, step_rows: StepRows) -> None:
+        n = len(rows)
+        self.rows = rows
+        self.step_rows = step_rows
+        self.positions = arrays.positions[:n]
+        self.token_ids = arrays.token_ids[:n]
+        self.slots = arrays.slot_mapping[0, :n]
+        self.counters = (self.positions, arrays.context_len[:n], arrays.sampling.position[:n])
+        self.steps_in_block = 0
+
+    def count_steps_in_block(self, block_size: int) -> None:
+        """Steps until some request's position enters a new block."""
+        self.steps_in_block = block_size - 1 - int((self.positions % block_size).max())
+
+
 class InputBatch:
     """Owns the gathering; the arrays are the caller's."""
 
@@ -38,12 +57,14 @@ class InputBatch:
         self._arrays = arrays
         self._block_size = block_size
         self._iota: npt.NDArray[np.int32] = np.arange(arrays.limits.max_tokens, dtype=np.int32)
+        self._repeat: _Repeat | None = None
 
     def fill(self, states: RequestStates, rows: I64, num_scheduled: I64) -> StepRows:
         """Fills the arrays for the requests of state `rows`, [S], running `num_scheduled` tokens.
 
         states.num_computed must be this step's start positions.
         """
+        self._repeat = None
         a = self._arrays
         num_seqs, num_tokens = len(rows), int(num_scheduled.sum())
         a.num_seqs, a.num_tokens = num_seqs, num_tokens
@@ -62,7 +83,37 @@ class InputBatch:
         a.positions[:num_tokens] = positions
         a.token_ids[:num_tokens] = states.token_ids[token_rows, positions]
         self._fill_blocks(states, rows, token_rows, positions, int(ends.max()))
-        return self._fill_rows(states, rows, starts, computed, ends)
+        step_rows = self._fill_rows(states, rows, starts, computed, ends)
+        draws_all = len(step_rows.draw_rows) == num_seqs == num_tokens == a.num_rows
+        if draws_all and not states.edits and not states.grammar_masks:
+            self._repeat = _Repeat(a, rows, step_rows)
+            self._repeat.count_steps_in_block(self._block_size)
+        return step_rows
+
+    def fill_again(self, states: RequestStates) -> StepRows | None:
+        """Fills the arrays for one more token of each request of the step before, touching only
+        what differs, so that they hold what fill() would write; None where it is not that simple.
+
+        Since that step no request may have come, gone, or had a block replaced.
+        """
+        again = self._repeat
+        if again is None or states.edits or states.grammar_masks:
+            return None
+        for counter in again.counters:
+            counter += 1
+        computed = states.num_computed[again.rows]
+        if ((computed != again.positions).any()
+                or (states.num_tokens[again.rows] - computed != 1).any()):
+            return None
+        again.token_ids[:] = states.token_ids[again.rows, again.positions]
+        if again.steps_in_block:
+            again.steps_in_block -= 1
+            again.slots += 1
+        else:
+            self._fill_blocks(states, again.rows, again.rows, again.positions,
+                              int(again.positions.max()) + 1)
+            again.count_steps_in_block(self._block_size)
+        return again.step_rows
 
     def _fill_blocks(self, states: RequestStates, rows: I64, token_rows: I64,
                      positions: npt.NDArray[np.int32], max_context: int) -> None:

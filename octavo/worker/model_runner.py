@@ -15,6 +15,8 @@ from octavo.worker.input_batch import InputBatch, StepRows
 from octavo.worker.request_states import RequestStates
 from octavo.worker.sampling.logprobs import row_logprobs, rows_logprobs
 
+I64 = npt.NDArray[np.int64]
+
 NOTHING_TO_DRAW = (
     "no token can be drawn: allowed_token_ids, logit_bias, bad_words, min_tokens and "
     "structured_outputs together ban every token"
@@ -29,6 +31,7 @@ class ModelRunner:
         self._model = model
         self._arrays = StepArrays(limits)
         self._batch = InputBatch(self._arrays, block_size=block_size)
+        self._last: tuple[list[str], I64, I64] = ([], np.zeros(0, np.int64), np.zeros(0, np.int64))
         self._states = RequestStates(
             max_num_seqs=limits.max_seqs, max_model_len=max_model_len,
             max_blocks_per_seq=limits.max_blocks_per_seq, vocab_size=limits.vocab_size,
@@ -46,12 +49,28 @@ class ModelRunner:
         self._apply(so)
         if not so.num_scheduled_tokens:
             return ModelRunnerOutput(step_id=so.step_id, sampled_token_ids={})
-        rows, num_scheduled = self._step_rows(so.num_scheduled_tokens)
-        step_rows = self._batch.fill(self._states, rows, num_scheduled)
+        request_ids = list(so.num_scheduled_tokens)
+        step_rows = None
+        if self._repeats(so, request_ids):
+            _, rows, num_scheduled = self._last
+            step_rows = self._batch.fill_again(self._states)
+        else:
+            rows, num_scheduled = self._step_rows(so.num_scheduled_tokens)
+            self._last = (request_ids, rows, num_scheduled)
+        if step_rows is None:
+            step_rows = self._batch.fill(self._states, rows, num_scheduled)
         outputs = self._model.step(self._arrays)
         result = self._collect(so.step_id, step_rows, outputs)
-        self._states.num_computed[rows] += num_scheduled.astype(np.int32)
+        self._states.num_computed[rows] += num_scheduled
         return result
+
+    def _repeats(self, so: SchedulerOutput, request_ids: list[str]) -> bool:
+        """Whether the step is the last one again, a token further. Long runs of decode steps are:
+        most of what a step costs in Python is then saved."""
+        return (request_ids == self._last[0] and not so.new_requests
+                and sum(so.num_scheduled_tokens.values()) == len(request_ids)
+                and int(self._last[2].sum()) == len(request_ids)
+                and not any(c.replaced_blocks for c in so.cached_requests))
 
     def _apply(self, so: SchedulerOutput) -> None:
         states = self._states
@@ -67,7 +86,7 @@ class ModelRunner:
 
     def _step_rows(
         self, scheduled: dict[str, int]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    ) -> tuple[I64, I64]:
         n, row_of = len(scheduled), self._states.row_of
         rows = np.fromiter((row_of[r] for r in scheduled), np.int64, n)
         return rows, np.fromiter(scheduled.values(), np.int64, n)
@@ -78,20 +97,25 @@ class ModelRunner:
         sampled: dict[str, list[int]] = {}
         logprobs: dict[str, list[TokenLogprobs]] = {}
         failed: dict[str, str] = {}
-        tokens = outputs.sampled[step_rows.draw_rows].tolist()
-        wanted = states.num_logprobs[step_rows.draw_states].tolist()
-        state_rows = step_rows.draw_states.tolist()
-        draw_rows = step_rows.draw_rows.tolist()
-        for i, token_id in enumerate(tokens):
-            row = state_rows[i]
-            request_id = states.ids[row]
-            if token_id < 0:
-                failed[request_id] = NOTHING_TO_DRAW
-                continue
-            states.append_token(row, token_id)
-            sampled[request_id] = [token_id]
-            if wanted[i] >= 0:
-                logprobs[request_id] = [row_logprobs(outputs, draw_rows[i], wanted[i])]
+        drawn = outputs.sampled[step_rows.draw_rows]
+        tokens = drawn.tolist()
+        ids = [states.ids[row] for row in step_rows.draw_states.tolist()]
+        if all(token_id >= 0 for token_id in tokens):
+            states.append_tokens(step_rows.draw_states, drawn)
+            sampled = {request_id: [token_id] for request_id, token_id in zip(ids, tokens)}
+        else:
+            good = drawn >= 0
+            states.append_tokens(step_rows.draw_states[good], drawn[good])
+            for request_id, token_id in zip(ids, tokens):
+                if token_id < 0:
+                    failed[request_id] = NOTHING_TO_DRAW
+                else:
+                    sampled[request_id] = [token_id]
+        wanted = states.num_logprobs[step_rows.draw_states]
+        for i in np.flatnonzero(wanted >= 0).tolist():
+            if ids[i] in sampled:
+                row = int(step_rows.draw_rows[i])
+                logprobs[ids[i]] = [row_logprobs(outputs, row, int(wanted[i]))]
         prompt_logprobs = {
             states.ids[row]: rows_logprobs(outputs, r, int(states.num_prompt_logprobs[row]))
             for row, r in step_rows.score_rows

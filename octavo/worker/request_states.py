@@ -105,13 +105,16 @@ class RequestStates:
             self.block_table[row, index] = block_id
         return row
 
-    def append_token(self, row: int, token_id: int) -> None:
-        """Records a drawn token."""
-        self.token_ids[row, self.num_tokens[row]] = token_id
-        self.num_tokens[row] += 1
-        state = self.edits.get(row)
-        if state is not None:
-            state.append(token_id)
+    def append_tokens(self, rows: npt.NDArray[np.int64], token_ids: I32) -> None:
+        """Records one drawn token for each of the rows."""
+        self.token_ids[rows, self.num_tokens[rows]] = token_ids
+        self.num_tokens[rows] += 1
+        if not self.edits:
+            return
+        for row, token_id in zip(rows.tolist(), token_ids.tolist()):
+            state = self.edits.get(row)
+            if state is not None:
+                state.append(token_id)
 
     def remove(self, request_id: str) -> None:
         """Frees the row. Unknown ids are ignored: a request may end before it ever ran."""
