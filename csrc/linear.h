@@ -43,7 +43,9 @@ struct BlockShape {
 
 // Source types, as a model file stores them row by row.
 enum class QuantType : int32_t {
-  kF32, kBF16, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kCount
+  kF32, kBF16, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K,
+  kInt4, kInt4Min, kInt8, kInt8Min,  // of no file: blocks with f32 scales (weights/quant_types.py)
+  kCount
 };
 
 // Rows are padded with zeros to 16 in groups of `group_rows`, so that a group (one attention head)

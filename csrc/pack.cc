@@ -38,6 +38,10 @@ constexpr SourceInfo kSources[] = {
     {32, 34, Layout::kQ8, ScaleType::kF16},       // Q8_0: d, 32 signed bytes
     {256, 144, Layout::kQ4M, ScaleType::kF32},    // Q4_K: d, dmin, 12 bytes of scales, nibbles
     {256, 176, Layout::kQ8M, ScaleType::kF32},    // Q5_K: the same and 32 bytes of fifth bits
+    {32, 20, Layout::kQ4, ScaleType::kF32},       // INT4: d as f32, nibbles
+    {32, 24, Layout::kQ4M, ScaleType::kF32},      // INT4_MIN: d, m as f32, nibbles
+    {32, 36, Layout::kQ8, ScaleType::kF32},       // INT8: d as f32, 32 signed bytes
+    {32, 40, Layout::kQ8M, ScaleType::kF32},      // INT8_MIN: d, m as f32, 32 unsigned bytes
 };
 static_assert(sizeof(kSources) / sizeof(kSources[0]) == static_cast<size_t>(QuantType::kCount));
 
@@ -84,6 +88,24 @@ void read_k_scales(const uint8_t* block, int sub, Block32* out) {
   out->m32 = -(f16_to_f32(load_u16(block + 2)) * static_cast<float>(min));
 }
 
+// f32 scales, then codes; `flip` turns the sign bit of signed ones, which adds 128.
+void read_int(const SourceInfo& info, int flip, const uint8_t* block, Block32* out) {
+  std::memcpy(&out->d32, block, 4);
+  const uint8_t* codes = block + 4;
+  if (has_min(info.layout)) {
+    std::memcpy(&out->m32, codes, 4);
+    codes += 4;
+  }
+  if (payload_bytes(info.layout) == 512) {
+    for (int i = 0; i < kQuantGroup; ++i) out->q[i] = static_cast<uint8_t>(codes[i] ^ flip);
+    return;
+  }
+  for (int i = 0; i < 16; ++i) {
+    out->q[i] = codes[i] & 0x0F;
+    out->q[i + 16] = codes[i] >> 4;
+  }
+}
+
 void read_block(QuantType type, const uint8_t* row, int b, Block32* out) {
   const SourceInfo& info = info_of(type);
   const int per_source = info.block / kQuantGroup;
@@ -112,6 +134,12 @@ void read_block(QuantType type, const uint8_t* row, int b, Block32* out) {
       }
       return;
     }
+    case QuantType::kInt4:
+    case QuantType::kInt4Min:
+    case QuantType::kInt8:
+    case QuantType::kInt8Min:
+      read_int(info, type == QuantType::kInt8 ? 0x80 : 0, block, out);
+      return;
     default:
       return;  // Q4_0, Q4_1, Q8_0 have direct paths
   }

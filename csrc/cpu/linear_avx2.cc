@@ -160,12 +160,14 @@ TileFn int8_tile_of(const PackedMatrix& w, int rows) {
   const bool half = w.scale == ScaleType::kF16;
   switch (w.layout) {
     case Layout::kQ4:
-      return int8_tile_for<Layout::kQ4, ScaleType::kF16>(rows);
+      return half ? int8_tile_for<Layout::kQ4, ScaleType::kF16>(rows)
+                  : int8_tile_for<Layout::kQ4, ScaleType::kF32>(rows);
     case Layout::kQ4M:
       return half ? int8_tile_for<Layout::kQ4M, ScaleType::kF16>(rows)
                   : int8_tile_for<Layout::kQ4M, ScaleType::kF32>(rows);
     case Layout::kQ8:
-      return int8_tile_for<Layout::kQ8, ScaleType::kF16>(rows);
+      return half ? int8_tile_for<Layout::kQ8, ScaleType::kF16>(rows)
+                  : int8_tile_for<Layout::kQ8, ScaleType::kF32>(rows);
     default:
       return half ? int8_tile_for<Layout::kQ8M, ScaleType::kF16>(rows)
                   : int8_tile_for<Layout::kQ8M, ScaleType::kF32>(rows);

@@ -182,12 +182,14 @@ TileFn int8_tile_of(const PackedMatrix& w, int panels, int rows) {
   const bool half = w.scale == ScaleType::kF16;
   switch (w.layout) {
     case Layout::kQ4:
-      return int8_function<Layout::kQ4, ScaleType::kF16>(panels, rows);
+      return half ? int8_function<Layout::kQ4, ScaleType::kF16>(panels, rows)
+                  : int8_function<Layout::kQ4, ScaleType::kF32>(panels, rows);
     case Layout::kQ4M:
       return half ? int8_function<Layout::kQ4M, ScaleType::kF16>(panels, rows)
                   : int8_function<Layout::kQ4M, ScaleType::kF32>(panels, rows);
     case Layout::kQ8:
-      return int8_function<Layout::kQ8, ScaleType::kF16>(panels, rows);
+      return half ? int8_function<Layout::kQ8, ScaleType::kF16>(panels, rows)
+                  : int8_function<Layout::kQ8, ScaleType::kF32>(panels, rows);
     default:
       return half ? int8_function<Layout::kQ8M, ScaleType::kF16>(panels, rows)
                   : int8_function<Layout::kQ8M, ScaleType::kF32>(panels, rows);

@@ -47,6 +47,11 @@ def _half(blocks: _Blocks, at: int) -> np.ndarray:
     return blocks[:, at : at + 2].copy().view(np.float16).astype(np.float32)
 
 
+def _float(blocks: _Blocks, at: int) -> np.ndarray:
+    """The float32 at byte `at` of every block, [blocks, 1]."""
+    return blocks[:, at : at + 4].copy().view(np.float32)
+
+
 def _nibbles(packed: np.ndarray) -> np.ndarray:
     """Low nibbles of all bytes, then the high ones: [..., n] -> [..., 2n]."""
     return np.concatenate([packed & 15, packed >> 4], axis=-1)
@@ -205,9 +210,31 @@ def _q6_k(blocks: _Blocks) -> np.ndarray:
     return scale[:, :, None] * codes.reshape(-1, 16, 16).astype(np.float32)
 
 
+def _int4(blocks: _Blocks) -> np.ndarray:
+    """f32 d, 32 nibbles: d * (q - 8)."""
+    codes = _nibbles(blocks[:, 4:]).astype(np.int8) - np.int8(8)
+    return _float(blocks, 0) * codes.astype(np.float32)
+
+
+def _int4_min(blocks: _Blocks) -> np.ndarray:
+    """f32 d, f32 m, 32 nibbles: d * q + m."""
+    return _float(blocks, 0) * _nibbles(blocks[:, 8:]).astype(np.float32) + _float(blocks, 4)
+
+
+def _int8(blocks: _Blocks) -> np.ndarray:
+    """f32 d, 32 signed bytes: d * q."""
+    return _float(blocks, 0) * blocks[:, 4:].view(np.int8).astype(np.float32)
+
+
+def _int8_min(blocks: _Blocks) -> np.ndarray:
+    """f32 d, f32 m, 32 unsigned bytes: d * q + m."""
+    return _float(blocks, 0) * blocks[:, 8:].astype(np.float32) + _float(blocks, 4)
+
+
 _DEQUANTIZERS: dict[str, Callable[[_Blocks], np.ndarray]] = {
     "F32": _f32, "F16": _f16, "BF16": _bf16, "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0,
     "Q5_1": _q5_1, "Q8_0": _q8_0, "Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k,
     "Q2_K": _q2_k, "Q3_K": _q3_k, "IQ4_NL": _iq4_nl, "MXFP4": _mxfp4,
+    "INT4": _int4, "INT4_MIN": _int4_min, "INT8": _int8, "INT8_MIN": _int8_min,
 }  # fmt: skip
 assert _DEQUANTIZERS.keys() == QUANT_TYPES.keys()

@@ -21,7 +21,6 @@ from octavo.errors import ModelLoadError, UnsupportedModelError
 from octavo.weights.mapped_file import MappedFile, load_error
 from octavo.weights.quant_types import (
     OTHER_GGUF_TYPES,
-    QUANT_TYPES,
     QUANT_TYPES_BY_ID,
     QuantType,
 )
@@ -304,9 +303,10 @@ class _HeaderReader:
         quant = QUANT_TYPES_BY_ID.get(type_id)
         if quant is None:
             known = OTHER_GGUF_TYPES.get(type_id)
+            names = ", ".join(kind.name for kind in QUANT_TYPES_BY_ID.values())
             label = f"type {known} (id {type_id})" if known else f"unknown type id {type_id}"
             raise self._error(
-                f"{what}: {label} is not supported; supported are {', '.join(QUANT_TYPES)}",
+                f"{what}: {label} is not supported; supported are {names}",
                 UnsupportedModelError,
             )
         if shape[-1] % quant.block_size:

@@ -47,7 +47,7 @@ def write_gguf(
     for tensor in tensors:
         header += _string(tensor.name) + struct.pack("<I", len(tensor.shape))
         header += struct.pack(f"<{len(tensor.shape)}Q", *reversed(tensor.shape))
-        header += struct.pack("<IQ", QUANT_TYPES[tensor.quant].gguf_id, offset)
+        header += struct.pack("<IQ", _type_id(tensor.quant), offset)
         offset += _padded(tensor.nbytes)
     header += bytes(_padded(len(header)) - len(header))
     with open(path, "wb") as out:
@@ -56,6 +56,12 @@ def write_gguf(
             data = np.ascontiguousarray(tensor.data())
             assert data.nbytes == tensor.nbytes, (tensor, data.nbytes)
             out.write(data.tobytes() + bytes(_padded(data.nbytes) - data.nbytes))
+
+
+def _type_id(quant: str) -> int:
+    type_id = QUANT_TYPES[quant].gguf_id
+    assert type_id is not None, quant
+    return type_id
 
 
 def encode_value(value: Any, value_type: int | None = None) -> bytes:

@@ -12,7 +12,7 @@ class QuantType:
     """One element type. `block_bytes` bytes hold `block_size` consecutive elements of a row."""
 
     name: str
-    gguf_id: int
+    gguf_id: int | None  # None: of no GGUF file
     block_size: int
     block_bytes: int
 
@@ -39,10 +39,19 @@ QUANT_TYPES = {
         QuantType("IQ4_NL", 20, 32, 18),
         QuantType("BF16", 30, 1, 2),
         QuantType("MXFP4", 39, 32, 17),
+        # What the integer formats of Hugging Face folders are read as (hf_quant.py): d and, in the
+        # _MIN ones, m as f32; then 32 nibbles laid out as in Q4_0, or 32 bytes. w = d * (q - 8),
+        # d * q + m, d * q (signed bytes), d * q + m (unsigned bytes).
+        QuantType("INT4", None, 32, 20),
+        QuantType("INT4_MIN", None, 32, 24),
+        QuantType("INT8", None, 32, 36),
+        QuantType("INT8_MIN", None, 32, 40),
     )
 }
 
-QUANT_TYPES_BY_ID = {quant.gguf_id: quant for quant in QUANT_TYPES.values()}
+QUANT_TYPES_BY_ID = {
+    quant.gguf_id: quant for quant in QUANT_TYPES.values() if quant.gguf_id is not None
+}
 
 # Types that exist in the format but that Octavo does not read: only for a message that says so.
 OTHER_GGUF_TYPES = {

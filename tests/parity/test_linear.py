@@ -6,6 +6,7 @@ import pytest
 
 from octavo.backends.cpu.storage import storage_of
 from octavo.weights.dequant import dequantize
+from octavo.weights.quant_types import QUANT_TYPES
 from octavo.weights.quantize import quantize
 from tests.parity.kernels import ISAS, assert_same_bits, bf16_to_f32, native, norm_rows
 
@@ -15,7 +16,8 @@ if native.has_avx512bf16():
 if native.has_neondot():
     LINEAR_ISAS.append("neondot")
 
-INTEGER = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K")
+F32_SCALES = ("INT4", "INT4_MIN", "INT8", "INT8_MIN")
+INTEGER = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", *F32_SCALES)
 FLOAT = ("F32", "BF16")
 COLUMNS = {"F32": (7, 96), "BF16": (10, 96), "Q4_K": (256, 768), "Q5_K": (256, 768)}
 # rows, rows of a group: whole panels, a partial last panel, heads that do not fill their panels
@@ -34,9 +36,29 @@ def matrix_of(quant: str, rows: int, k: int, group_rows: int, seed: int = 1) -> 
     """(native matrix, its float32 meaning [rows, k])."""
     rng = np.random.default_rng([seed, rows, k])
     values = rng.standard_normal((rows, k), np.float32) + np.float32(0.3)
-    raw = quantize(values, quant)
+    raw = f32_scales(values, quant) if quant in F32_SCALES else quantize(values, quant)
     packed = native.TestMatrix(storage_of(quant, k).type_id, rows, k, group_rows, raw.reshape(-1))
     return packed, dequantize(raw, quant, k)
+
+
+def f32_scales(values: npt.NDArray[np.float32], quant: str) -> npt.NDArray[np.uint8]:
+    """`values` in a type with f32 scales: the codes' whole range is used."""
+    kind = QUANT_TYPES[quant]
+    grid = values.reshape(-1, 32)
+    low, high = grid.min(axis=1, keepdims=True), grid.max(axis=1, keepdims=True)
+    most = 15 if kind.block_bytes < 32 else 255
+    if "MIN" in quant:
+        d, m = (high - low) / np.float32(most), low
+        codes = np.clip(np.rint((grid - m) / d), 0, most)
+        head = np.concatenate([d, m], axis=1)
+    else:
+        head = np.maximum(high, -low) / np.float32(most // 2)
+        codes = np.clip(np.rint(grid / head), -(most + 1) // 2, most // 2)
+        codes += 8 if most == 15 else 0
+    codes = codes.astype(np.int16).astype(np.uint8)
+    payload = codes[:, :16] | (codes[:, 16:] << 4) if most == 15 else codes
+    packed = np.concatenate([head.view(np.uint8), payload], axis=1)
+    return packed.reshape(values.shape[0], -1)
 
 
 def rows_of(m: int, k: int, seed: int = 2) -> npt.NDArray[np.float32]:
@@ -61,7 +83,7 @@ def test_a_packed_row_reads_back_exactly(quant: str, k: int, rows: int, group_ro
     packed, meaning = matrix_of(quant, rows, k, group_rows)
     out = np.empty((rows, k), np.float32)
     packed.unpack_rows(out)
-    if quant in ("Q4_1", "Q5_1", "Q4_K", "Q5_K"):
+    if quant in ("Q4_1", "Q5_1", "Q4_K", "Q5_K", "INT4_MIN", "INT8_MIN"):
         # d * q + m: one rounding here, two in NumPy
         np.testing.assert_allclose(out, meaning, rtol=0, atol=1e-6)
     else:
@@ -135,7 +157,7 @@ def test_a_row_does_not_depend_on_the_others(isa: str, quant: str, k: int) -> No
 
 
 @pytest.mark.parametrize("isa", LINEAR_ISAS)
-@pytest.mark.parametrize("quant", ("Q4_0", "Q4_1", "Q8_0", "Q5_1"))
+@pytest.mark.parametrize("quant", ("Q4_0", "Q4_1", "Q8_0", "Q5_1", *F32_SCALES))
 def test_extreme_activations_stay_exact(isa: str, quant: str) -> None:
     """Saturated int8 against the largest codes: the int32 sums must not wrap or saturate."""
     packed, meaning = matrix_of(quant, 16, 64, 16)

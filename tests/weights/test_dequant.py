@@ -9,6 +9,7 @@ from octavo.weights.quant_types import QUANT_TYPES
 from octavo.weights.quantize import WRITABLE_TYPES, quantize, storable_type, to_bf16
 
 COLUMNS = 512
+GGUF_TYPES = [kind.name for kind in QUANT_TYPES.values() if kind.gguf_id is not None]
 # Relative root-mean-square error of each type on normal values. The bounds are about 1.1 times
 # what a careful least-squares fit gives, so a layout slip or a lazy scale fails.
 ERROR_BOUNDS = {
@@ -22,7 +23,7 @@ def oracle(raw: np.ndarray, quant: str) -> np.ndarray:
         return gguf.dequantize(raw, gguf.GGMLQuantizationType(QUANT_TYPES[quant].gguf_id))
 
 
-@pytest.mark.parametrize("quant", QUANT_TYPES)
+@pytest.mark.parametrize("quant", GGUF_TYPES)
 def test_type_table_is_the_formats(quant: str) -> None:
     kind = QUANT_TYPES[quant]
     theirs = gguf.GGMLQuantizationType(kind.gguf_id)
@@ -30,7 +31,7 @@ def test_type_table_is_the_formats(quant: str) -> None:
     assert gguf.GGML_QUANT_SIZES[theirs] == (kind.block_size, kind.block_bytes)
 
 
-@pytest.mark.parametrize("quant", QUANT_TYPES)
+@pytest.mark.parametrize("quant", GGUF_TYPES)
 def test_random_blocks_dequantize_to_the_oracles_bits(quant: str) -> None:
     random = np.random.default_rng(1)
     raw = random.integers(0, 256, (16, QUANT_TYPES[quant].row_bytes(COLUMNS)), dtype=np.uint8)
@@ -56,6 +57,30 @@ def test_iq4_nl_is_exact_in_q8_0() -> None:
         wide = dequantize(iq4_nl_as_q8_0(raw), "Q8_0", 128)
         expected = dequantize(raw, "IQ4_NL", 128)
     assert wide.view(np.uint32).tolist() == expected.view(np.uint32).tolist()
+
+
+@pytest.mark.parametrize("quant", ["INT4", "INT4_MIN", "INT8", "INT8_MIN"])
+def test_blocks_with_f32_scales(quant: str) -> None:
+    """Each weight of random blocks, by its own formula."""
+    random = np.random.default_rng(11)
+    codes = random.integers(0, 16 if "INT4" in quant else 256, (3, 2, 32))
+    d, m = random.standard_normal((2, 3, 2)).astype(np.float32)
+    rows = []
+    for row in range(3):
+        data = b""
+        for block in range(2):
+            q = codes[row, block].tolist()
+            data += d[row, block].tobytes() + (m[row, block].tobytes() if "MIN" in quant else b"")
+            if "INT4" in quant:
+                q = [q[i] | q[i + 16] << 4 for i in range(16)]
+            data += bytes(q)
+        rows.append(np.frombuffer(data, np.uint8))
+    zero = {"INT4": 8, "INT8": 0}.get(quant, 0)
+    signed = np.where(codes > 127, codes - 256, codes) if quant == "INT8" else codes - zero
+    expected = d[:, :, None] * signed.astype(np.float32)
+    if "MIN" in quant:
+        expected = expected + m[:, :, None]
+    assert (dequantize(np.stack(rows), quant, 64) == expected.reshape(3, 64)).all()
 
 
 def test_chunks_cover_every_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,10 @@ _NATIVE = {
     "Q8_0": (6, "q8"),
     "Q4_K": (7, "q4+min, f32 scales"),
     "Q5_K": (8, "q8+min, f32 scales"),
+    "INT4": (9, "q4, f32 scales"),
+    "INT4_MIN": (10, "q4+min, f32 scales"),
+    "INT8": (11, "q8, f32 scales"),
+    "INT8_MIN": (12, "q8+min, f32 scales"),
 }
 # The rest goes through float32. float16 has more mantissa than bfloat16, so it stays exact as f32;
 # the few bits of the K types lose less to bfloat16's eight than they lost when they were made.
