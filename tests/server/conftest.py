@@ -12,6 +12,7 @@ import uvicorn
 
 from octavo.config import ServerSection
 from octavo.server.app import create_app
+from octavo.server.http_protocol import BoundedHttpProtocol
 from octavo.server.run import bind_socket, listen
 from octavo.testing.fake_async_llm import FakeEngine
 from tests.server.http_client import HttpClient
@@ -28,8 +29,9 @@ def serving(engine: FakeEngine, section: ServerSection | None = None, **app_opti
     sock = bind_socket("127.0.0.1", 0)
     listen(sock)
     port = sock.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(app, loop="uvloop", http="httptools", log_config=None,
-                                           lifespan="on", server_header=False))
+    server = uvicorn.Server(uvicorn.Config(
+        app, loop="uvloop", http=BoundedHttpProtocol, log_config=None, lifespan="on",
+        server_header=False))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
     thread.start()
     try:
