@@ -1,9 +1,12 @@
-"""Shared fixtures: the default model's path. Tests never download; `make test` fetches it first."""
+"""Shared fixtures: the default model's path, and a tiny model. Tests never download; `make test`
+fetches the model first."""
 
 import os
 from pathlib import Path
 
 import pytest
+
+from octavo.testing.toy_model import tiny_llama
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +18,14 @@ def model_path() -> Path:
     path = root / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
     assert path.is_file(), f"{path} is missing: run `make test`, or `octavo pull smollm2-135m`"
     return path
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A two-layer random Llama over bytes as a Hugging Face folder."""
+    folder = tiny_llama().save(tmp_path_factory.mktemp("models") / "tiny")
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}")
+    (folder / "generation_config.json").write_text('{"temperature": 0.6, "top_p": 0.9}')
+    return folder
