@@ -97,6 +97,7 @@ class ChatTemplate:
         tokens = tuple(control_tokens)
         self._main = None if source is None else _Compiled(source, bos_token, eos_token, tokens)
         self._tool_use = self._main
+        self._tool_use_source = tool_use_source
         if tool_use_source is not None:
             self._tool_use = _Compiled(tool_use_source, bos_token, eos_token, tokens)
 
@@ -123,6 +124,16 @@ class ChatTemplate:
     def is_missing(self) -> bool:
         """Whether every render is refused."""
         return self._main is None
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether it prints the tools of a request."""
+        return self._tool_use is not None and "tools" in self._tool_use.names
+
+    @property
+    def text(self) -> str:
+        """The Jinja text, of both templates where there are two."""
+        return "\n".join(filter(None, (self.source, self._tool_use_source)))
 
     def render(
         self,
@@ -195,7 +206,7 @@ class _Compiled:
         environment = _environment()
         try:
             tree = environment.parse(source)
-            self._names = meta.find_undeclared_variables(tree)
+            self.names = meta.find_undeclared_variables(tree)
             self._content_format = _content_format(tree)
             self._marker = _Marker(control_tokens)
             # Constant expressions first: a token spelled '<|' ~ 'user' ~ '|>' is one literal.
@@ -238,7 +249,7 @@ class _Compiled:
         return {
             name: plain_copy(value, f"chat_template_kwargs.{name}")
             for name, value in extra.items()
-            if name in self._names and name not in self._globals
+            if name in self.names and name not in self._globals
         }
 
     def render(
