@@ -57,6 +57,8 @@ class ServerSection:
     api_keys: tuple[str, ...] = ()
     chat_template: str | None = None  # path of a Jinja file
     root_path: str = ""
+    tool_call_parser: str = "auto"  # how the model writes calls: octavo/tools/formats.py
+    reasoning_parser: str = "auto"
     max_body_bytes: int = 16 * 1024 * 1024
     strict_params: bool = False  # refuse request fields that no route knows
     shutdown_timeout_s: float = 30.0  # how long Ctrl-C waits for running requests

@@ -64,9 +64,24 @@ def add_parser(commands: Commands) -> None:
     group.add_argument("--engine-step-timeout", type=float, default=300.0, metavar="SECONDS",
                        help="a busy engine silent for this long counts as dead; 0: never "
                        "(default %(default)s)")
+    _add_tool_flags(parser)
     add_chat_template_flag(parser)
     add_engine_flags(parser)
     add_batch_flags(parser)
+
+
+def _add_tool_flags(parser: argparse.ArgumentParser) -> None:
+    from octavo.tools.formats import REASONING_PARSER_NAMES, TOOL_PARSER_NAMES
+
+    group = parser.add_argument_group("tools and reasoning")
+    group.add_argument("--tool-call-parser", default="auto", choices=TOOL_PARSER_NAMES,
+                       metavar="NAME", help="how the model writes tool calls: "
+                       f"{', '.join(TOOL_PARSER_NAMES)} (default auto: as its chat template)")
+    group.add_argument("--reasoning-parser", default="auto", choices=REASONING_PARSER_NAMES,
+                       metavar="NAME", help="how the model writes reasoning: "
+                       f"{', '.join(REASONING_PARSER_NAMES)} (default auto)")
+    group.add_argument("--enable-auto-tool-choice", action="store_true",
+                       help="without effect, for command lines of vLLM: it is always on")
 
 
 def _port(text: str) -> int:
@@ -155,6 +170,7 @@ def _section(args: argparse.Namespace) -> "ServerSection":
         host=args.host, port=args.port, api_keys=tuple(args.api_key),
         chat_template=chat_template_of(args), root_path=root_path,
         strict_params=args.strict_params,
+        tool_call_parser=args.tool_call_parser, reasoning_parser=args.reasoning_parser,
         shutdown_timeout_s=args.shutdown_timeout, request_timeout_s=args.request_timeout,
         engine_restarts=args.engine_restarts, engine_step_timeout_s=args.engine_step_timeout)
 

@@ -7,8 +7,10 @@ role would silently give another prompt.
 from typing import Any
 
 from octavo.errors import InvalidRequestError
+from octavo.server.openai_tools import plain_calls, template_options
 from octavo.server.protocol.requests import ChatRequest, TokenizeRequest
 from octavo.server.state import ServerState
+from octavo.tools.plan import AnswerPlan
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -32,17 +34,17 @@ def check_messages(messages: list[Any]) -> None:
 
 
 async def chat_prompt(messages: list[Any], asked: ChatRequest | TokenizeRequest,
-                      state: ServerState) -> dict[str, Any]:
-    """The prompt of a conversation, with the request's template options.
+                      state: ServerState, plan: AnswerPlan) -> dict[str, Any]:
+    """The prompt of a conversation, with the request's template options and the plan's tools.
 
     A turn is opened for the assistant unless the final message is to be continued. Raises
     InvalidRequestError.
     """
     check_messages(messages)
+    rewritten, tools = plan.conversation(plain_calls(messages))
     continued = asked.continue_final_message
     opens_turn = asked.add_generation_prompt
     return await state.llm.chat_prompt(
-        messages,
+        rewritten, tools=tools,
         add_generation_prompt=not continued if opens_turn is None else opens_turn,
-        continue_final_message=continued,
-        chat_template_kwargs=asked.chat_template_kwargs)
+        continue_final_message=continued, chat_template_kwargs=template_options(asked))

@@ -1,7 +1,8 @@
 """POST /v1/chat/completions: a conversation in, choices out, whole or streamed."""
 
+import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from octavo.server.body import read_request
 from octavo.server.generation import Generation
 from octavo.server.logprobs import chat_logprobs, prompt_logprobs
 from octavo.server.messages import chat_prompt
+from octavo.server.openai_tools import chat_plan, fill_delta, message_of
 from octavo.server.params import chat_params, check_priority
 from octavo.server.protocol.requests import ChatRequest
 from octavo.server.protocol.responses import (
@@ -26,9 +28,12 @@ from octavo.server.protocol.responses import (
     ChatLogprobs,
     ChatMessage,
     ChatResponse,
+    CompletionTokensDetails,
+    Usage,
 )
 from octavo.server.sse import DONE
 from octavo.server.state import ServerState
+from octavo.tools.parser import OutputDelta, OutputParser
 
 _encode = msgspec.json.encode
 
@@ -39,7 +44,8 @@ def routes(state: ServerState) -> list[Route]:
     async def chat_completions(request: Request) -> Response:
         asked = await read_request(request, state, ChatRequest)
         answer = _ChatCompletion(asked, state)
-        prompt = await chat_prompt(asked.messages, asked, state)
+        prompt = await chat_prompt(asked.messages, asked, state, answer.plan)
+        await answer.set_prompt(prompt["prompt"])
         await answer.generation.start(
             [prompt], answer.params, priority=check_priority(asked, state),
             kind="delta" if asked.stream else "final")
@@ -58,11 +64,27 @@ class _ChatCompletion:
         self._id = state.response_id("chatcmpl", request.request_id)
         self._created = int(time.time())
         self._fingerprint = state.fingerprint
+        self.plan = chat_plan(request, state.formats)
         self.params: SamplingParams = chat_params(request, state)
+        self._as_function = request.functions is not None
+        self._prompt = ""
+        self._num_reasoning_tokens = 0
         self.generation = Generation(state, self._id)
         self._echo = ""
         if request.echo and request.continue_final_message:
             self._echo = _text_of(request.messages[-1]) if request.messages else ""
+
+    async def set_prompt(self, prompt: str) -> None:
+        """The rendered prompt: it decides what the output is held to. Raises
+        InvalidRequestError."""
+        self._prompt = prompt
+        if self.plan.is_plain:
+            return
+        wanted = self.params.structured_outputs
+        grammar = await asyncio.to_thread(self.plan.structured_outputs, prompt, wanted)
+        skipped = self.params.skip_special_tokens and not self.plan.needs_special_tokens
+        self.params = msgspec.structs.replace(
+            self.params, structured_outputs=grammar, skip_special_tokens=skipped)
 
     def whole(self, outputs: list[RequestOutput]) -> ChatResponse:
         """The answer in one piece."""
@@ -70,8 +92,9 @@ class _ChatCompletion:
         request = self._request
         response = ChatResponse(
             id=self._id, created=self._created, model=self._model,
-            system_fingerprint=self._fingerprint, usage=self.generation.usage(),
-            choices=[self._choice(part) for part in output.outputs])
+            system_fingerprint=self._fingerprint,
+            choices=[self._choice(part) for part in output.outputs],
+            usage=self._usage())  # behind the choices: they count reasoning
         if request.prompt_logprobs is not None and output.prompt_logprobs is not None:
             response.prompt_logprobs = prompt_logprobs(output.prompt_logprobs)
         if request.return_token_ids:
@@ -80,10 +103,34 @@ class _ChatCompletion:
 
     def _choice(self, part: CompletionOutput) -> ChatChoice:
         assert part.finish_reason is not None
+        message, finish_reason = ChatMessage(content=part.text), part.finish_reason
+        if not self.plan.is_plain:
+            parsed = self.plan.parser(self._prompt).parse(part.text)
+            message = message_of(parsed, with_reasoning=self._request.include_reasoning,
+                                 as_function=self._as_function)
+            finish_reason = self._finish_reason(finish_reason, len(parsed.calls))
+            self._count_reasoning(part.token_ids)
+        if self._echo:
+            message.content = self._echo + (message.content or "")
         return ChatChoice(
-            index=part.index, message=ChatMessage(content=self._echo + part.text),
-            logprobs=self._logprobs(part), finish_reason=part.finish_reason,
+            index=part.index, message=message,
+            logprobs=self._logprobs(part), finish_reason=finish_reason,
             stop_reason=part.stop_reason, seed=part.seed, token_ids=self._token_ids(part))
+
+    def _finish_reason(self, reason: str, num_calls: int) -> str:
+        if not num_calls or reason != "stop":
+            return reason
+        return "function_call" if self._as_function else "tool_calls"
+
+    def _count_reasoning(self, token_ids: Sequence[int]) -> None:
+        self._num_reasoning_tokens += self.plan.num_reasoning_tokens(
+            self._tokenizer, self._prompt, token_ids)
+
+    def _usage(self) -> Usage:
+        usage = self.generation.usage()
+        usage.completion_tokens_details = CompletionTokensDetails(
+            reasoning_tokens=self._num_reasoning_tokens)
+        return usage
 
     def _logprobs(self, part: CompletionOutput) -> ChatLogprobs | None:
         if part.logprobs is None:
@@ -101,16 +148,20 @@ class _ChatCompletion:
         chunk = _ChunkTemplate(self._head(), with_usage=with_usage)
         try:
             # at once, so that clients and proxies see that the request was accepted
+            content = None if self.plan.is_forced and not self._echo else self._echo
             yield b"".join(
                 chunk.choice(ChatChunkChoice(
-                    index=i, delta=ChatDelta(role="assistant", content=self._echo)))
+                    index=i, delta=ChatDelta(role="assistant", content=content)))
                 for i in range(self._request.n))
+            shapers = {} if self.plan.is_plain else {
+                i: _Shaper(self.plan.parser(self._prompt)) for i in range(self._request.n)}
             async for _, output in self.generation.outputs():
                 self.generation.count(0, output)
-                data = b"".join(self._news(chunk, part) for part in output.outputs)
+                data = b"".join(self._news(chunk, part, shapers.get(part.index))
+                                for part in output.outputs)
                 if data:
                     yield data
-            yield (chunk.usage(self.generation.usage()) if with_usage else b"") + DONE
+            yield (chunk.usage(self._usage()) if with_usage else b"") + DONE
         finally:
             await self.generation.close()
 
@@ -122,20 +173,54 @@ class _ChatCompletion:
         })
         return whole.removesuffix(b"}")
 
-    def _news(self, chunk: "_ChunkTemplate", part: CompletionOutput) -> bytes:
+    def _news(self, chunk: "_ChunkTemplate", part: CompletionOutput,
+              shaper: "_Shaper | None") -> bytes:
         """The chunk of a delta; nothing if its text is held back."""
         is_plain = (part.finish_reason is None and part.logprobs is None
                     and not self._request.return_token_ids)
-        if is_plain:
-            return chunk.text(part.index, part.text) if part.text else b""
+        if shaper is None:
+            news = OutputDelta(content=part.text)
+        else:
+            news = shaper.take(part)
+        if is_plain and not (news.reasoning or news.calls):
+            return chunk.text(part.index, news.content) if news.content else b""
         choice = ChatChunkChoice(
             index=part.index, delta=ChatDelta(), logprobs=self._logprobs(part),
             finish_reason=part.finish_reason, token_ids=self._token_ids(part))
-        if part.text:
-            choice.delta.content = part.text
+        fill_delta(choice.delta, news, with_reasoning=self._request.include_reasoning,
+                   as_function=self._as_function)
         if part.finish_reason is not None:
             choice.stop_reason, choice.seed = part.stop_reason, part.seed
+            if shaper is not None:
+                choice.finish_reason = self._finish_reason(
+                    part.finish_reason, shaper.parser.num_calls)
+                self._count_reasoning(shaper.token_ids)
+        elif is_plain and choice.delta == _NOTHING:
+            return b""
         return chunk.choice(choice)
+
+
+_NOTHING = ChatDelta()
+
+
+class _Shaper:
+    """One choice of a stream: its parser, and its tokens, which tell how many were reasoning."""
+
+    def __init__(self, parser: OutputParser) -> None:
+        self.parser = parser
+        self.token_ids: list[int] = []
+
+    def take(self, part: CompletionOutput) -> OutputDelta:
+        """What a delta of the engine brings."""
+        if not self.parser.reasoning_is_over:
+            self.token_ids += part.token_ids
+        news = self.parser.feed(part.text)
+        if part.finish_reason is not None:
+            rest = self.parser.finish()
+            news.content += rest.content
+            news.reasoning += rest.reasoning
+            news.calls += rest.calls
+        return news
 
 
 class _ChunkTemplate:

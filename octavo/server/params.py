@@ -149,20 +149,6 @@ def _refuse_common(request: SamplingFields, state: ServerState) -> None:
 
 
 def _refuse_chat(request: ChatRequest) -> None:
-    if request.tools and request.tool_choice != "none":
-        raise InvalidRequestError(
-            "tools are not supported by this version: leave them out, or set tool_choice='none'",
-            param="tools")
-    if request.tool_choice not in (None, "none", "auto"):
-        raise InvalidRequestError(
-            f"tool_choice is {_short(request.tool_choice)}: there are no tools to choose from",
-            param="tool_choice")
-    if request.functions:
-        raise InvalidRequestError("functions are not supported by this version: leave them out",
-                                  param="functions")
-    if request.function_call not in (None, "none", "auto"):
-        raise InvalidRequestError("function_call is not supported by this version: leave it out",
-                                  param="function_call")
     if request.modalities and request.modalities != ["text"]:
         raise InvalidRequestError(
             f"modalities is {_short(request.modalities)}: this server only produces 'text'",

@@ -20,6 +20,7 @@ from octavo.engine.outputs import OutputKind
 from octavo.errors import InvalidRequestError, ModelNotFoundError, OctavoError
 from octavo.tokenizer.chat_template import ChatTemplate
 from octavo.tokenizer.tokenizer import Tokenizer
+from octavo.tools.plan import ModelFormats
 
 _MAX_REQUEST_ID_CHARS = 128
 
@@ -62,6 +63,9 @@ class ServerState:
         self.created = int(time.time())
         self.draining = False
         self.fingerprint = _fingerprint(llm.config)
+        self.formats = ModelFormats.of(
+            llm.chat_template, llm.tokenizer, tool_call_parser=section.tool_call_parser,
+            reasoning_parser=section.reasoning_parser)
         self._counter = itertools.count()
 
     @property

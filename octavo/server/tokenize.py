@@ -12,9 +12,11 @@ from octavo.errors import InvalidRequestError
 from octavo.server.body import read_request
 from octavo.server.errors import JSON
 from octavo.server.messages import chat_prompt
+from octavo.server.openai_tools import tools_of
 from octavo.server.protocol.requests import DetokenizeRequest, TokenizeRequest
 from octavo.server.protocol.responses import DetokenizeResponse, TokenizeResponse
 from octavo.server.state import ServerState
+from octavo.tools.plan import AnswerPlan
 
 
 def routes(state: ServerState) -> list[Route]:
@@ -56,7 +58,8 @@ async def _token_ids(asked: TokenizeRequest, state: ServerState) -> list[int]:
         raise InvalidRequestError("give one of prompt, content and messages",
                                   param=given[1] if given else "prompt")
     if asked.messages is not None:
-        prompt = await chat_prompt(asked.messages, asked, state)
+        plan = AnswerPlan(state.formats, tools_of(asked.tools))
+        prompt = await chat_prompt(asked.messages, asked, state, plan)
         ids: list[int] = prompt["prompt_token_ids"]
         return ids
     text = asked.prompt if asked.prompt is not None else asked.content

@@ -82,7 +82,8 @@ class AnswerPlan:
         (skip_special_tokens=False)."""
         return not self.is_plain and bool(self._formats.control_tokens)
 
-    def conversation(self, messages: Sequence[Any]) -> tuple[list[Any], list[dict[str, Any]] | None]:
+    def conversation(self, messages: Sequence[Any]
+                     ) -> tuple[list[Any], list[dict[str, Any]] | None]:
         """(messages, tools) for the chat template. Calls and results that it cannot print are put
         into texts; reasoning of earlier turns is there under the name that templates read."""
         form = self._formats.tools

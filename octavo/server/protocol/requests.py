@@ -85,23 +85,26 @@ class ChatRequest(SamplingFields, kw_only=True):
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
 
-    # Known, and refused with a reason when set to something that asks for more than text.
+    # Tools and reasoning: see server/openai_tools.py.
     tools: list[Any] | None = None
     tool_choice: Any = None
+    parallel_tool_calls: Any = None
     functions: list[Any] | None = None
     function_call: Any = None
+    reasoning_effort: Any = None
+    include_reasoning: bool = True
+
+    # Known, and refused with a reason when set to something that asks for more than text.
     chat_template: str | None = None
     modalities: list[str] | None = None
     audio: Any = None
     documents: list[Any] | None = None
 
     # Known, and without effect here.
-    parallel_tool_calls: Any = None
     prediction: Any = None
     prompt_cache_key: Any = None
     prompt_cache_options: Any = None
     prompt_cache_retention: Any = None
-    reasoning_effort: Any = None
     safety_identifier: Any = None
     verbosity: Any = None
 
@@ -113,6 +116,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     prompt: str | None = None
     content: str | None = None
     messages: list[Any] | None = None
+    tools: list[Any] | None = None
     add_special_tokens: bool = True
     return_token_strs: bool = False
     with_pieces: bool = False

@@ -30,6 +30,14 @@ class PromptTokensDetails(msgspec.Struct, kw_only=True):
     cached_tokens: int = 0
 
 
+class CompletionTokensDetails(msgspec.Struct, kw_only=True):
+    """Of the completion tokens. A prediction is taken, and without effect."""
+
+    reasoning_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
+
+
 class Usage(msgspec.Struct, kw_only=True):
     """Tokens of all choices together; each prompt counts once, whatever n is."""
 
@@ -37,6 +45,7 @@ class Usage(msgspec.Struct, kw_only=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
 class CompletionLogprobs(msgspec.Struct, kw_only=True):
@@ -109,12 +118,40 @@ class CompletionResponse(msgspec.Struct, kw_only=True):
     usage: Usage | UnsetType | None = UNSET
 
 
+class FunctionCall(msgspec.Struct, kw_only=True):
+    """arguments: JSON text; in a stream a piece of it."""
+
+    name: str | UnsetType = UNSET
+    arguments: str = ""
+
+
+class CustomCall(msgspec.Struct, kw_only=True):
+    """input: a text; in a stream a piece of it."""
+
+    name: str | UnsetType = UNSET
+    input: str = ""
+
+
+class ToolCallObject(msgspec.Struct, kw_only=True):
+    """A call; in a stream news of one: index always, id, type and name once."""
+
+    index: int | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    function: FunctionCall | UnsetType = UNSET
+    custom: CustomCall | UnsetType = UNSET
+
+
 class ChatMessage(msgspec.Struct, kw_only=True):
-    """The answer."""
+    """The answer. Reasoning is under both names that clients look for."""
 
     role: str = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallObject] | UnsetType = UNSET
+    function_call: FunctionCall | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):
@@ -147,7 +184,11 @@ class ChatDelta(msgspec.Struct, kw_only=True):
     """What is new. The role is in the first chunk of a choice."""
 
     role: str | UnsetType = UNSET
-    content: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallObject] | UnsetType = UNSET
+    function_call: FunctionCall | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, kw_only=True):
