@@ -123,6 +123,9 @@ def test_bad_completion_field(client: HttpClient, fields: dict[str, Any], param:
     assert answer.error()["param"] == param
 
 
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
 @pytest.mark.parametrize(("fields", "param"), [
     ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
     ({"top_logprobs": 2}, "top_logprobs"),
@@ -137,9 +140,32 @@ def test_bad_completion_field(client: HttpClient, fields: dict[str, Any], param:
     ({"messages": [{"role": "system", "content": None}]}, "messages[0].content"),
     ({"messages": ["Hi"]}, "messages[0]"),
     ({"messages": None}, "messages"),
-    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"tools": [{"type": "function", "function": {"name": "f g"}}]}, "tools[0].function.name"),
+    ({"tools": [{"type": "retrieval"}]}, "tools[0].type"),
+    ({"tools": [TOOL, TOOL]}, "tools[1].function.name"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]},
+     "tools[0].function.parameters.type"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {
+        "type": "object", "properties": {"a": {"not": {}}}}}}]}, "tools"),
+    ({"tools": [{"type": "custom", "custom": {"name": "f", "format": {"type": "grammar", "grammar": {
+        "syntax": "lark", "definition": "start: x"}}}}]}, "tools"),
     ({"tool_choice": "required"}, "tool_choice"),
-    ({"functions": [{"name": "f"}]}, "functions"),
+    ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+     "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "allowed_tools": {
+        "mode": "none", "tools": [TOOL]}}}, "tool_choice.allowed_tools.mode"),
+    ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "allowed_tools": {
+        "mode": "auto", "tools": []}}}, "tool_choice.allowed_tools.tools"),
+    ({"parallel_tool_calls": "yes"}, "parallel_tool_calls"),
+    ({"functions": [{"name": "f g"}]}, "functions[0].name"),
+    ({"functions": [{"name": "f"}], "tools": [TOOL]}, "functions"),
+    ({"functions": [{"name": "f"}], "function_call": {"name": "g"}}, "function_call"),
+    ({"reasoning_effort": "huge"}, "reasoning_effort"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {
+        "name": "f", "arguments": "{'a': 1"}}]}]}, "messages[0].tool_calls[0].function.arguments"),
+    ({"messages": [{"role": "tool", "tool_call_id": 3, "content": "x"}]},
+     "messages[0].tool_call_id"),
     ({"modalities": ["audio"]}, "modalities"),
     ({"chat_template": "{{ messages }}"}, "chat_template"),
     ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
