@@ -147,7 +147,8 @@ TOOL = {"type": "function", "function": {"name": "f"}}
      "tools[0].function.parameters.type"),
     ({"tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {
         "type": "object", "properties": {"a": {"not": {}}}}}}]}, "tools"),
-    ({"tools": [{"type": "custom", "custom": {"name": "f", "format": {"type": "grammar", "grammar": {
+    ({"tools": [{"type": "custom", "custom": {"name": "f", "format": {
+        "type": "grammar", "grammar": {
         "syntax": "lark", "definition": "start: x"}}}}]}, "tools"),
     ({"tool_choice": "required"}, "tool_choice"),
     ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},
@@ -162,7 +163,8 @@ TOOL = {"type": "function", "function": {"name": "f"}}
     ({"functions": [{"name": "f"}], "tools": [TOOL]}, "functions"),
     ({"functions": [{"name": "f"}], "function_call": {"name": "g"}}, "function_call"),
     ({"reasoning_effort": "huge"}, "reasoning_effort"),
-    ({"messages": [{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {
+    ({"messages": [{"role": "assistant", "tool_calls": [
+        {"id": "c", "type": "function", "function": {
         "name": "f", "arguments": "{'a': 1"}}]}]}, "messages[0].tool_calls[0].function.arguments"),
     ({"messages": [{"role": "tool", "tool_call_id": 3, "content": "x"}]},
      "messages[0].tool_call_id"),
