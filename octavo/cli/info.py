@@ -56,6 +56,7 @@ def _facts(model_file: "ModelFile") -> "Table":
         ("model", model_file.name),
         ("file", str(model_file.path)),
         ("format", model_file.format),
+        *([("quantization", model_file.quantization)] if model_file.quantization else []),
         ("architecture", config.architecture),
         ("parameters", f"{num_weights / 1e6:,.1f} M"),
         ("weights in the file", _mib(model_file.nbytes)),

@@ -69,6 +69,10 @@ class ConfigValues:
                 raise self.error(key, f"is {value!r}, expected a token id or a list of them")
         return tuple(item for item in items if item >= 0)
 
+    def inside(self, key: str, values: Mapping[str, Any]) -> "ConfigValues":
+        """The dictionary found under `key`, so that errors name the whole way to a key in it."""
+        return ConfigValues(self.path, values, prefix=f"{self._prefix}{key}.")
+
     def error(
         self, key: str, reason: str, error: type[ModelLoadError] = ModelLoadError
     ) -> ModelLoadError:

@@ -40,7 +40,6 @@ DEFAULT_WINDOW = 4096  # where a config.json lacks the key and windows are on; n
 # Settings that change the arithmetic and that no model here implements: key -> neutral values.
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "mlp_bias": (False,),
-    "quantization_config": (),
     "num_experts": (0,),
     "num_local_experts": (0,),
     "n_routed_experts": (0,),

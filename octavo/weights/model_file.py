@@ -19,6 +19,8 @@ from octavo.weights.dequant import dequantize
 from octavo.weights.gguf import read_gguf, shard_stem
 from octavo.weights.gguf_config import ROPE_FREQS, config_from_gguf
 from octavo.weights.hf_config import config_from_hf
+from octavo.weights.hf_quant import QuantizedMatrix
+from octavo.weights.hf_quant_folder import find_quantization, take_quantized
 from octavo.weights.mapped_file import MappedFile, load_error
 from octavo.weights.model_config import ModelConfig, RopeConfig
 from octavo.weights.quant_types import QUANT_TYPES
@@ -55,7 +57,8 @@ class ModelFile:
     """An opened model. Made by `open_model`; a context manager; safe to read from threads.
 
     `format` is "gguf" or "safetensors". `tensors` holds exactly what the model reads, in the order
-    it reads it. `metadata` is the GGUF key-value part (lazily decoded), empty for a folder.
+    it reads it. `quantization` says in words how a folder is quantized, None where it is not or for
+    GGUF. `metadata` is the GGUF key-value part (lazily decoded), empty for a folder.
     `tokenizer_dir` is the folder that holds tokenizer files, None for GGUF.
     """
 
@@ -70,6 +73,8 @@ class ModelFile:
         files: tuple[MappedFile, ...],
         metadata: Mapping[str, Any],
         tokenizer_dir: Path | None,
+        quantized: Mapping[str, QuantizedMatrix] | None = None,
+        quantization: str | None = None,
     ) -> None:
         self.path = path
         self.format = file_format
@@ -78,7 +83,9 @@ class ModelFile:
         self.tensors = tensors
         self.metadata = metadata
         self.tokenizer_dir = tokenizer_dir
+        self.quantization = quantization
         self._places = places
+        self._quantized = quantized or {}
         self._files = files
 
     @property
@@ -91,7 +98,10 @@ class ModelFile:
         return self.tensors[name].quant
 
     def raw(self, name: str) -> np.ndarray:
-        """Read-only uint8 view of the map, [rows, bytes_per_row]; a vector is one row."""
+        """uint8 [rows, bytes_per_row]; a vector is one row. A read-only view of the map, but for
+        the quantized matrices of a folder: those are made at every call."""
+        if name in self._quantized:
+            return self._quantized[name].rows()
         info = self.tensors[name]
         file, offset = self._places[name]
         rows = info.shape[0] if len(info.shape) == 2 else 1
@@ -104,6 +114,9 @@ class ModelFile:
 
     def release(self, name: str) -> None:
         """Give the tensor's pages back to the system, for weights that were copied elsewhere."""
+        if name in self._quantized:
+            self._quantized[name].release()
+            return
         file, offset = self._places[name]
         file.release(offset, self.tensors[name].nbytes)
 
@@ -177,9 +190,12 @@ def _open_folder(folder: Path) -> ModelFile:
         hint = f"; to open {inside[0]}, give its path" if inside else ""
         raise load_error(folder, f"config.json is missing{hint}")
     generation = _read_json(generation_path) if generation_path.exists() else {}
-    config = config_from_hf(config_path, _read_json(config_path), generation, generation_path)
+    settings = _read_json(config_path)
+    config = config_from_hf(config_path, settings, generation, generation_path)
+    quantization = find_quantization(folder, settings, _read_json)
     in_files, files = read_safetensors_folder(folder)
     try:
+        quantized, in_files = take_quantized(folder, in_files, config, quantization)
         found: dict[str, TensorInfo] = {}
         places: dict[str, tuple[MappedFile, int]] = {}
         for name, tensor in in_files.items():
@@ -188,6 +204,8 @@ def _open_folder(folder: Path) -> ModelFile:
                 raise load_error(folder, f"tensor {name}: is there twice, as model.{canonical} too")
             found[canonical] = TensorInfo(canonical, tensor.shape, tensor.dtype, tensor.nbytes)
             places[canonical] = (tensor.file, tensor.offset)
+        for canonical, matrix in quantized.items():
+            found[canonical] = TensorInfo(canonical, matrix.shape, matrix.quant, matrix.nbytes)
         tensors = _checked(folder, config, found, hf_from_canonical)
         for canonical in found.keys() - tensors.keys():
             # Heads and tables beside the decoder are nobody's loss; a layer's weight would be.
@@ -195,7 +213,7 @@ def _open_folder(folder: Path) -> ModelFile:
             if canonical.startswith("layers.") and not (empty or canonical.endswith(_BUFFERS)):
                 raise _surplus(folder, hf_from_canonical(canonical), config)
         for canonical, info in tensors.items():
-            if info.quant not in DTYPE_BYTES:
+            if canonical not in quantized and info.quant not in DTYPE_BYTES:
                 raise load_error(
                     folder,
                     f"tensor {hf_from_canonical(canonical)}: dtype {info.quant} is not supported "
@@ -210,6 +228,7 @@ def _open_folder(folder: Path) -> ModelFile:
     return ModelFile(
         path=folder, file_format="safetensors", config=config, tensors=tensors, places=places,
         files=files, metadata={}, tokenizer_dir=folder if has_tokenizer else None,
+        quantized=quantized, quantization=None if quantization is None else quantization.label,
     )  # fmt: skip
 
 

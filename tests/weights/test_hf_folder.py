@@ -165,7 +165,7 @@ def test_other_rope_settings(tmp_path: Path) -> None:
         ({"mlp_bias": True}, "key mlp_bias: True"),
         ({"num_local_experts": 8}, "key num_local_experts: 8"),
         ({"partial_rotary_factor": 0.5}, "key partial_rotary_factor: 0.5"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "key quantization_config"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "key quantization_config.quant_method"),
         ({"hidden_size": None}, "key hidden_size: is missing"),
         ({"hidden_size": 64.0}, "key hidden_size: is 64.0, expected a positive integer"),
         ({"hidden_size": True}, "key hidden_size: is True"),
