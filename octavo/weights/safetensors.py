@@ -48,7 +48,8 @@ def read_safetensors_folder(
     """Every tensor of the folder's model, by its name in the file.
 
     With an index, only the files it names are read and only the tensors it lists are taken;
-    without one, model.safetensors. Raises ModelLoadError naming file, tensor and reason.
+    without one, model.safetensors, or the folder's only .safetensors file (GPTQ's tools put the
+    bits in its name). Raises ModelLoadError naming file, tensor and reason.
     """
     files: list[MappedFile] = []
     try:
@@ -56,6 +57,8 @@ def read_safetensors_folder(
             tensors = _read_indexed(folder, files)
         elif (folder / SINGLE_FILE).exists():
             tensors = read_safetensors(_opened(folder / SINGLE_FILE, files))
+        elif len(others := list(folder.glob("*.safetensors"))) == 1:
+            tensors = read_safetensors(_opened(others[0], files))
         else:
             raise load_error(folder, f"{SINGLE_FILE} (or {INDEX_FILE}) is missing")
     except BaseException:

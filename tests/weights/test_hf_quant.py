@@ -9,6 +9,7 @@ import pytest
 
 from octavo.errors import ModelLoadError, UnsupportedModelError
 from octavo.weights.convert import TargetTypes, tensors_of
+from octavo.weights.dequant import dequantize
 from octavo.weights.hf_quant_config import quantization_from_hf
 from octavo.weights.load_quantize import QuantizedWeights
 from octavo.weights.model_file import open_model
@@ -250,8 +251,16 @@ def test_a_folder_becomes_gguf_tensors(tmp_path: Path) -> None:
             made = tensors_of(model, TargetTypes(matrices=quant))
             down = next(t for t in made if t.name == "blk.0.ffn_down.weight")
             assert down.quant == quant
-            from octavo.weights.dequant import dequantize
-
             values = dequantize(down.data(), quant, 96)
             weights = expected["layers.0.mlp.down_proj.weight"]
             assert np.abs(values - weights).max() <= bound * np.abs(weights).max()
+
+
+def test_the_only_file_of_a_folder_may_have_any_name(tmp_path: Path) -> None:
+    expected = save_quantized(tmp_path, Case("gptq"))
+    (tmp_path / "model.safetensors").rename(tmp_path / "gptq_model-4bit-32g.safetensors")
+    with open_model(tmp_path) as model:
+        assert (model.f32(NAME) == expected[NAME]).all()
+    (tmp_path / "other.safetensors").write_bytes(b"")
+    with pytest.raises(ModelLoadError, match="is missing"):
+        open_model(tmp_path)
