@@ -45,6 +45,7 @@ class SchedulerSection:
     max_num_waiting: int = 4096  # beyond this a request is refused with QueueFullError
     long_prefill_token_threshold: int = 0  # most prompt tokens of one request a step; 0 = budget
     enable_chunked_prefill: bool = True
+    jump_forward: bool = True  # text that a grammar forces is taken without a step for each token
     policy: SchedulingPolicy = "fcfs"
 
 

@@ -232,8 +232,9 @@ def _llm(args: argparse.Namespace) -> "LLM":
         kv_cache_memory_bytes=args.kv_cache_memory_bytes, block_size=args.block_size,
         enable_prefix_caching=args.enable_prefix_caching,
         enable_chunked_prefill=args.enable_chunked_prefill,
-        long_prefill_token_threshold=args.long_prefill_token_threshold, backend=args.backend,
-        quantization=args.quantization, num_threads=args.num_threads, seed=args.seed,
+        long_prefill_token_threshold=args.long_prefill_token_threshold,
+        jump_forward=args.jump_forward, backend=args.backend, quantization=args.quantization,
+        num_threads=args.num_threads, seed=args.seed,
         scheduling_policy=args.scheduling_policy)
 
 

@@ -128,6 +128,8 @@ def add_batch_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--enable-chunked-prefill", default=True,
                        action=argparse.BooleanOptionalAction,
                        help="split long prompts over steps")
+    group.add_argument("--jump-forward", default=True, action=argparse.BooleanOptionalAction,
+                       help="take text that a grammar forces without a step for each token")
 
 
 def engine_args(args: argparse.Namespace, served_model_name: tuple[str, ...] = ()) -> "EngineArgs":
@@ -142,7 +144,7 @@ def engine_args(args: argparse.Namespace, served_model_name: tuple[str, ...] = (
             "kv_cache_memory_bytes", "num_threads", "seed", "max_num_seqs",
             "max_num_batched_tokens", "max_num_waiting",
             "long_prefill_token_threshold", "scheduling_policy", "block_size",
-            "enable_prefix_caching", "enable_chunked_prefill",
+            "enable_prefix_caching", "enable_chunked_prefill", "jump_forward",
         )
         if hasattr(args, name)
     }

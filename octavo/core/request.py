@@ -52,6 +52,10 @@ class Request:
         num_preemptions: how often it lost its blocks.
         block_hashes: chained hashes of its leading full blocks, as far as anyone asked.
         prompt_logprobs: entries collected since the prompt was (re)started.
+        untold_token_ids: forced tokens the worker has not been told of.
+        num_unscored_tokens: so many of its last tokens were forced and wait for their logprobs;
+            they are news when they have them.
+        pending_stop: (reason, stop_reason): no token comes behind the unscored ones.
         is_chunked: its prompt took more than one step.
         abort_requested: ends when the step in flight is over.
         first_scheduled_s: clock at first admission, None before.
@@ -77,6 +81,9 @@ class Request:
     num_preemptions: int = 0
     block_hashes: list[bytes] = dataclasses.field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = dataclasses.field(default_factory=list)
+    untold_token_ids: list[int] = dataclasses.field(default_factory=list)
+    num_unscored_tokens: int = 0
+    pending_stop: tuple[FinishReason, int | None] | None = None
     is_chunked: bool = False
     abort_requested: bool = False
     first_scheduled_s: float | None = None
@@ -106,6 +113,12 @@ class Request:
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def num_tokens_to_compute(self) -> int:
+        """Leading tokens to compute with what is known: of a request that draws no more the last
+        one is scored only."""
+        return len(self.token_ids) - (self.pending_stop is not None)
 
     @property
     def num_output_tokens(self) -> int:

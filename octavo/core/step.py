@@ -4,6 +4,7 @@ Integers and token ids only; no arrays, no model knowledge.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 from octavo.core.messages import TokenLogprobs
 from octavo.core.sampling_params import SamplingParams
@@ -33,7 +34,7 @@ class NewRequestData:
     """A request that enters the worker in this step (first time, or again after preemption).
 
     token_ids holds prompt and output so far; positions below num_computed_tokens have their KV
-    in block_ids already.
+    in block_ids already. num_unscored_tokens: see CachedRequestData.
     """
 
     request_id: str
@@ -46,17 +47,25 @@ class NewRequestData:
     sample_index: int
     eos_token_ids: tuple[int, ...]
     bad_words_token_ids: tuple[tuple[int, ...], ...]
+    num_unscored_tokens: int = 0
 
 
 @dataclasses.dataclass(slots=True, frozen=True)
 class CachedRequestData:
-    """A request the worker already knows: only what changed."""
+    """A request the worker already knows: only what changed.
+
+    new_token_ids: known output tokens that the worker did not draw (a grammar forced them).
+    num_unscored_tokens: so many of the last known tokens wait for their logprobs: the rows before
+    them score them.
+    """
 
     request_id: str
     num_computed_tokens: int
     new_block_ids: list[int]  # appended to its block table
     # copy on write: (index in the block table, new block id)
     replaced_blocks: tuple[tuple[int, int], ...] = ()
+    new_token_ids: Sequence[int] = ()
+    num_unscored_tokens: int = 0
 
 
 @dataclasses.dataclass(slots=True, frozen=True)
@@ -89,14 +98,17 @@ class ModelRunnerOutput:
     """What the worker computed.
 
     sampled_token_ids: request id to the tokens drawn (absent: it did not sample in this step).
-    logprobs: one entry a drawn token, for requests that asked.
+    logprobs: for requests that asked, one entry for each unscored token that a row of this step
+    scored, in order, then one for each token drawn.
     prompt_logprobs: for each request that asked, the entries of the prompt positions computed in
     this step (the token at position p + 1, scored by the row of position p).
     failed: request id to one line for the user: nothing could be drawn for it (every token was
     banned). Such a request is absent from sampled_token_ids, or these are ignored, and ends with
     FinishReason.ERROR.
-    completed: requests whose grammar allows nothing behind these tokens: they end with
-    FinishReason.STOP. The engine core adds them; the worker leaves them out.
+    forced_token_ids: request id to the tokens that must follow those drawn, whatever the model
+    says. The engine core adds them; the worker hears of them in the next step.
+    completed: requests whose grammar allows nothing behind these tokens, drawn and forced: they
+    end with FinishReason.STOP. The engine core adds them; the worker leaves them out.
     """
 
     step_id: int
@@ -105,4 +117,5 @@ class ModelRunnerOutput:
     prompt_logprobs: dict[str, list[TokenLogprobs]] = dataclasses.field(default_factory=dict)
     failed: dict[str, str] = dataclasses.field(default_factory=dict)
     completed: frozenset[str] = frozenset()
+    forced_token_ids: dict[str, list[int]] = dataclasses.field(default_factory=dict)
     num_native_calls: int = 0

@@ -91,7 +91,8 @@ def build_core(config: EngineConfig, *,
     """
     started = time.perf_counter()
     worker = Worker.load(config)
-    grammar = GrammarManager(functools.partial(_load_grammar_backend, config))
+    grammar = GrammarManager(functools.partial(_load_grammar_backend, config),
+                             jump_forward=config.scheduler.jump_forward)
     manager = KVCacheManager(config.cache, _namespace(config))
     core = EngineCore(Scheduler(config.scheduler, manager), InprocExecutor(worker), grammar)
     ready = EngineReady(

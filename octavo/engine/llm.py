@@ -67,7 +67,7 @@ class LLM:
                  kv_cache_dtype: str = "auto", kv_cache_memory_bytes: int | None = None,
                  num_blocks: int | None = None, block_size: int = 16,
                  enable_prefix_caching: bool = True, enable_chunked_prefill: bool = True,
-                 long_prefill_token_threshold: int = 0,
+                 long_prefill_token_threshold: int = 0, jump_forward: bool = True,
                  backend: str = "auto", quantization: str | None = None,
                  num_threads: int | None = None, seed: int | None = None,
                  chat_template: str | os.PathLike[str] | None = None,
@@ -84,9 +84,9 @@ class LLM:
             kv_cache_memory_bytes=kv_cache_memory_bytes, num_blocks=num_blocks,
             block_size=block_size, enable_prefix_caching=enable_prefix_caching,
             enable_chunked_prefill=enable_chunked_prefill,
-            long_prefill_token_threshold=long_prefill_token_threshold, backend=backend,
-            quantization=quantization, num_threads=num_threads, seed=seed,
-            scheduling_policy=scheduling_policy,
+            long_prefill_token_threshold=long_prefill_token_threshold,
+            jump_forward=jump_forward, backend=backend, quantization=quantization,
+            num_threads=num_threads, seed=seed, scheduling_policy=scheduling_policy,
         )
         resolution = resolve_args(args)
         self.config: EngineConfig = resolution.config

@@ -46,7 +46,8 @@ class GrammarMatcher(Protocol):
         """See MatcherState."""
 
     def forced_tokens(self) -> list[int]:
-        """Tokens that must follow, spelled as the tokenizer would; empty where there is choice."""
+        """Tokens that must follow, spelled as the tokenizer would whatever comes behind them; empty
+        where there is choice, or where the forced text may end within a token."""
 
     def copy(self) -> "GrammarMatcher":
         """An independent matcher in the same state."""

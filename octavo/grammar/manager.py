@@ -4,12 +4,17 @@
 
 A request enters the scheduler only when its grammar is compiled. From then on its matcher follows
 its output, through preemption too, and the mask of its next token is always ready before the step.
-Knows a backend through the seam; knows neither scheduler nor worker.
+
+Where the grammar forces text, a request's next tokens are those that the tokenizer makes of it
+(`forced`), and no others. With jump-forward they follow a drawn token at once, without a step each;
+without, each is drawn under a mask that allows it alone. The matcher is asked the same questions
+in the same order either way, so the outputs are the same. Knows a backend through the seam; knows neither scheduler nor worker.
 """
 
 import collections
 import concurrent.futures
 import dataclasses
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -31,31 +36,40 @@ _NUM_THREADS = 2
 
 @dataclasses.dataclass(slots=True, frozen=True)
 class _Compiled:
-    """A grammar at its start, with the mask of the first token. Only ever copied."""
+    """A grammar at its start, with what the first tokens may be. Only ever copied."""
 
     matcher: GrammarMatcher
     first_mask: bytes
+    forced: tuple[int, ...]
 
 
 @dataclasses.dataclass(slots=True)
 class _Running:
-    """One request: where it is in its grammar, and what its next token may be."""
+    """One request: where it is in its grammar, and what its next token may be.
+
+    forced: the tokens that must come next, not taken yet; `mask` allows the first of them only.
+    may_jump: see _jumpable.
+    """
 
     spec: StructuredOutputs
     matcher: GrammarMatcher
     mask: bytes
+    forced: collections.deque[int]
     ignore_eos: bool
+    may_jump: Callable[[int], bool]
 
 
 class GrammarManager:
     """One caller at a time; compiling goes on in threads of its own.
 
     load_backend: makes the backend, in such a thread, when the first grammar comes or warm() is
-    called.
+    called. jump_forward: forced tokens are handed over at once.
     """
 
-    def __init__(self, load_backend: Callable[[], GrammarBackend]) -> None:
+    def __init__(self, load_backend: Callable[[], GrammarBackend], *,
+                 jump_forward: bool = False) -> None:
         self._load_backend = load_backend
+        self._jump_forward = jump_forward
         self._backend: GrammarBackend | None = None
         self._backend_lock = threading.Lock()
         self._threads: concurrent.futures.ThreadPoolExecutor | None = None
@@ -123,40 +137,57 @@ class GrammarManager:
     def advance(self, mro: ModelRunnerOutput) -> ModelRunnerOutput:
         """Takes the tokens a step has drawn, and makes the masks of the next ones.
 
-        Returns the output with two things added: in `completed` the requests whose grammar allows
-        nothing more, in `failed` those that cannot go on.
+        Returns the output with three things added: in `forced_token_ids` what must follow (with
+        jump-forward), in `completed` the requests whose grammar allows nothing more, in `failed`
+        those that cannot go on.
         """
         if not self._running:
             return mro
         completed: set[str] = set()
         failed: dict[str, str] = {}
+        forced: dict[str, list[int]] = {}
         for request_id, token_ids in mro.sampled_token_ids.items():
             running = self._running.get(request_id)
             if running is None:
                 continue
+            jumped: list[int] = []
             try:
-                if self._take(running, token_ids):
+                if self._take(running, token_ids, jumped):
                     completed.add(request_id)
             except OctavoError as error:
                 failed[request_id] = error.message
-        if not completed and not failed:
+            if jumped:
+                forced[request_id] = jumped
+        if not completed and not failed and not forced:
             return mro
         return dataclasses.replace(mro, completed=frozenset(completed),
-                                   failed=mro.failed | failed)
+                                   failed=mro.failed | failed, forced_token_ids=forced)
 
-    def _take(self, running: _Running, token_ids: Sequence[int]) -> bool:
-        """True if nothing may follow these tokens."""
+    def _take(self, running: _Running, token_ids: Sequence[int], jumped: list[int]) -> bool:
+        """True if nothing may follow these tokens and those it adds to `jumped`."""
         assert self._backend is not None
+        matcher, forced = running.matcher, running.forced
         if token_ids[-1] in self._backend.eos_token_ids:
             return True
-        running.matcher.accept(token_ids)
-        if running.matcher.state() == MatcherState.COMPLETE:
-            return True
-        return not self._next_mask(running)
+        for token_id in token_ids:
+            if forced:  # the mask allowed no other
+                forced.popleft()
+            matcher.accept((token_id,))
+        while matcher.state() != MatcherState.COMPLETE:
+            if not forced:
+                forced.extend(_forced(self._backend, matcher))
+            if not (forced and self._jump_forward and running.may_jump(forced[0])):
+                return not self._next_mask(running)
+            jumped.append(forced.popleft())
+            matcher.accept(jumped[-1:])
+        return True
 
     def _next_mask(self, running: _Running) -> bool:
         """Sets the mask of the next token; False if the output can only end here."""
         assert self._backend is not None
+        if running.forced:
+            running.mask = _mask_of(self._backend, running.forced[0])
+            return True
         matcher = running.matcher
         row = _mask_row(self._backend)
         matcher.fill_mask(row)
@@ -188,7 +219,8 @@ class GrammarManager:
             return spec.error(f"the grammar cannot be compiled ({type(error).__name__})")
         compiled = future.result()
         running = _Running(spec, compiled.matcher.copy(), compiled.first_mask,
-                           request.params.ignore_eos)
+                           collections.deque(compiled.forced), request.params.ignore_eos,
+                           _jumpable(request))
         if running.ignore_eos:  # EOS is no choice while the grammar allows anything else
             self._next_mask(running)
         self._running[request.request_id] = running
@@ -214,10 +246,14 @@ class GrammarManager:
             raise spec.error("the grammar allows nothing but the empty text")
         row = _mask_row(backend)
         # of a copy: the grammar's own caches stay as they are, whoever used it before
-        matcher.copy().fill_mask(row)
+        copy = matcher.copy()
+        forced = _forced(backend, copy)
+        if forced:
+            return _Compiled(matcher, _mask_of(backend, forced[0]), forced)
+        copy.fill_mask(row)
         if not row.any():
             raise spec.error("no token of this model can begin a text that fits the grammar")
-        return _Compiled(matcher, row.tobytes())
+        return _Compiled(matcher, row.tobytes(), ())
 
     def _get_backend(self) -> GrammarBackend:
         with self._backend_lock:
@@ -234,6 +270,32 @@ class GrammarManager:
 
 def _mask_row(backend: GrammarBackend) -> MaskRow:
     return np.zeros((backend.vocab_size + 31) // 32, np.uint32)
+
+
+def _mask_of(backend: GrammarBackend, token_id: int) -> bytes:
+    row = _mask_row(backend)
+    row[token_id // 32] = np.uint32(1 << (token_id % 32))
+    return row.tobytes()
+
+
+def _forced(backend: GrammarBackend, matcher: GrammarMatcher) -> tuple[int, ...]:
+    """The text that must follow; where an EOS is part of it, what comes before that."""
+    return tuple(itertools.takewhile(lambda token_id: token_id not in backend.eos_token_ids,
+                                     matcher.forced_tokens()))
+
+
+def _jumpable(request: EngineCoreRequest) -> Callable[[int], bool]:
+    """Which forced tokens may be taken without asking the sampler.
+
+    Not those that the request itself may ban: whether nothing is left to draw, the sampler says.
+    """
+    params = request.params
+    allowed = None if params.allowed_token_ids is None else frozenset(params.allowed_token_ids)
+    suspects = {word[-1] for word in request.bad_words_token_ids or ()}
+    if params.min_tokens:
+        suspects.update(request.eos_token_ids, params.stop_token_ids or ())
+    return lambda token_id: (token_id not in suspects
+                             and (allowed is None or token_id in allowed))
 
 
 def no_grammar() -> GrammarManager:

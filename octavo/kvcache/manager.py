@@ -77,14 +77,15 @@ class KVCacheManager:
     def get_computed_blocks(self, request: Request) -> list[KVCacheBlock]:
         """Shareable blocks that continue what the request has computed; nothing is taken yet.
 
-        At least one known token is left to compute, since the next token needs its logits. The
-        blocks are cached ones, or ones that other requests fill in the step being scheduled.
+        At least one known token is left to compute, since the next token needs its logits, and the
+        tokens whose logits score a known one. The blocks are cached ones, or ones that other requests fill in the step being scheduled.
         """
         size = self.block_size
         if request.num_computed_tokens % size or not request.reads_prefix_cache:
             return []
         return self._tree.match(
-            request, request.num_computed_tokens // size, (request.num_tokens - 1) // size
+            request, request.num_computed_tokens // size,
+            (request.num_tokens - 1 - request.num_unscored_tokens) // size,
         )
 
     def num_blocks_needed(

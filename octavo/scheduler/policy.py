@@ -32,12 +32,15 @@ def verify_limits(config: SchedulerSection) -> None:
         )
 
 
-def chunk_size(num_remaining: int, *, token_budget: int, config: SchedulerSection) -> int:
+def chunk_size(
+    num_remaining: int, *, token_budget: int, config: SchedulerSection, is_prompt: bool = True
+) -> int:
     """Tokens of one request to run in this step; 0 = none.
 
-    num_remaining: known tokens not yet computed. Without chunked prefill it is all or nothing.
+    num_remaining: known tokens not yet computed. Without chunked prefill a prompt (and what a
+    preempted request has drawn behind it) runs whole or not at all; forced tokens may be cut.
     """
-    if not config.enable_chunked_prefill:
+    if is_prompt and not config.enable_chunked_prefill:
         return num_remaining if num_remaining <= token_budget else 0
     threshold = config.long_prefill_token_threshold
     if 0 < threshold < num_remaining:

@@ -251,13 +251,13 @@ class Scheduler:
         # A prefill leaves one token for each decode that ranks behind it: an old prompt, come back
         # after preemption, must not stall everybody else's stream.
         num_decodes_behind = sum(
-            1 for r in self._running if len(r.token_ids) - r.num_computed_tokens == 1
+            1 for r in self._running if r.num_tokens_to_compute - r.num_computed_tokens == 1
         )
         index = 0
         while index < len(self._running):
             request = self._running[index]
             index += 1
-            num_remaining = len(request.token_ids) - request.num_computed_tokens
+            num_remaining = request.num_tokens_to_compute - request.num_computed_tokens
             computed_blocks = []
             if num_remaining == 1:
                 num_decodes_behind -= 1
@@ -270,6 +270,7 @@ class Scheduler:
                     num_remaining,
                     token_budget=step.token_budget - num_decodes_behind,
                     config=self._config,
+                    is_prompt=request.num_computed_tokens < request.num_prompt_tokens,
                 )
             if num_new_tokens == 0:
                 continue
@@ -284,14 +285,7 @@ class Scheduler:
             self._count_hits(request, len(computed_blocks))
             self._count_prompt_chunk(request, num_new_tokens)
             step.take(request, num_new_tokens)
-            step.cached_requests.append(
-                CachedRequestData(
-                    request.request_id,
-                    request.num_computed_tokens,
-                    new_block_ids,
-                    self._kv.take_replaced(request),
-                )
-            )
+            step.cached_requests.append(self._cached_request_data(request, new_block_ids))
 
     def _make_room(self, request: Request, step: _Step) -> bool:
         """Free some blocks for a running request; False if that cost the request its own.
@@ -314,7 +308,8 @@ class Scheduler:
         while self._waiting and step.token_budget > 0 and len(self._running) < self._max_running:
             request = self._waiting.peek()
             computed_blocks = self._kv.get_computed_blocks(request)
-            needed = self._kv.num_blocks_needed(request, request.num_tokens, computed_blocks)
+            num_known = request.num_tokens_to_compute
+            needed = self._kv.num_blocks_needed(request, num_known, computed_blocks)
             if needed + reserved > self._kv.num_free_blocks:
                 if self._running or not self._forked:
                     assert self._running, f"{request.request_id} does not fit an empty pool"
@@ -323,7 +318,7 @@ class Scheduler:
                 continue
             num_cached = len(computed_blocks) * self._kv.block_size
             num_new_tokens = policy.chunk_size(
-                request.num_tokens - request.num_computed_tokens - num_cached,
+                num_known - request.num_computed_tokens - num_cached,
                 token_budget=step.token_budget,
                 config=self._config,
             )
@@ -352,7 +347,21 @@ class Scheduler:
         self._count_hits(request, num_cached // self._kv.block_size)
         self._count_prompt_chunk(request, num_new_tokens)
 
+    def _cached_request_data(
+        self, request: Request, new_block_ids: list[int]
+    ) -> CachedRequestData:
+        untold, request.untold_token_ids = request.untold_token_ids, []
+        return CachedRequestData(
+            request.request_id,
+            request.num_computed_tokens,
+            new_block_ids,
+            self._kv.take_replaced(request),
+            untold,
+            request.num_unscored_tokens,
+        )
+
     def _new_request_data(self, request: Request) -> NewRequestData:
+        request.untold_token_ids = []
         return NewRequestData(
             request_id=request.request_id,
             token_ids=list(request.token_ids),
@@ -364,6 +373,7 @@ class Scheduler:
             sample_index=request.sample_index,
             eos_token_ids=request.eos_token_ids,
             bad_words_token_ids=request.bad_words_token_ids,
+            num_unscored_tokens=request.num_unscored_tokens,
         )
 
     def _reserved_blocks(self, requests: Iterable[Request]) -> int:
@@ -453,31 +463,62 @@ class Scheduler:
         sampled = runner_output.sampled_token_ids.get(request_id, ())
         samples = request.num_computed_tokens == num_tokens
         assert samples == bool(sampled), f"{request_id}: sampled {sampled}, due: {samples}"
-        if not samples:
+        # tokens forced earlier that a row of this step scored
+        first_unscored = num_tokens - request.num_unscored_tokens
+        new_token_ids = request.token_ids[first_unscored : request.num_computed_tokens + 1]
+        request.num_unscored_tokens -= len(new_token_ids)
+        if samples:
+            new_token_ids += self._append_tokens(request, runner_output)
+        if not new_token_ids:
             return None
-        output = EngineCoreOutput(request_id=request_id, new_token_ids=[])
-        for token_id in sampled:
+        output = EngineCoreOutput(request_id=request_id, new_token_ids=new_token_ids)
+        if request.pending_stop is not None and request.num_unscored_tokens == 0:
+            output.finish_reason, output.stop_reason = request.pending_stop
+        self._stats.num_generation_tokens += len(new_token_ids)
+        if request.params.logprobs is not None:
+            output.logprobs = runner_output.logprobs[request_id][: len(new_token_ids)]
+        if first_token:
+            self._first_news(request, output)
+        if output.finish_reason is not None:
+            self._finish(request, output.finish_reason)
+        return output
+
+    def _append_tokens(self, request: Request, runner_output: ModelRunnerOutput) -> list[int]:
+        """Takes the tokens drawn and those forced behind them, up to one that ends the request.
+
+        Returns those that are news: forced ones of a request with logprobs wait for these, and so
+        does its end (pending_stop).
+        """
+        request_id = request.request_id
+        sampled = runner_output.sampled_token_ids[request_id]
+        forced = runner_output.forced_token_ids.get(request_id, ())
+        taken: list[int] = []
+        stop = None
+        for token_id in (*sampled, *forced):
             request.token_ids.append(token_id)
-            output.new_token_ids.append(token_id)
+            taken.append(token_id)
             stop = check_stop(
                 request,
                 max_model_len=self._config.max_model_len,
                 kv_capacity_tokens=self._kv.capacity_tokens,
             )
             if stop is not None:
-                output.finish_reason, output.stop_reason = stop
                 break
-        if request_id in runner_output.completed and output.finish_reason != FinishReason.STOP:
-            output.finish_reason = FinishReason.STOP  # complete, even where the length ends, too
-        num_new_tokens = len(output.new_token_ids)
-        self._stats.num_generation_tokens += num_new_tokens
-        if request.params.logprobs is not None:
-            output.logprobs = runner_output.logprobs[request_id][:num_new_tokens]
-        if first_token:
-            self._first_news(request, output)
-        if output.finish_reason is not None:
-            self._finish(request, output.finish_reason)
-        return output
+        all_taken = len(taken) == len(sampled) + len(forced)
+        if request_id in runner_output.completed and all_taken and (
+            stop is None or stop[0] != FinishReason.STOP
+        ):
+            stop = FinishReason.STOP, None  # complete, even where the length ends, too
+        request.pending_stop = stop
+        untold = taken[len(sampled) :]
+        if not untold:
+            return taken
+        request.untold_token_ids += untold
+        self._stats.num_jump_forward_tokens += len(untold)
+        if request.params.logprobs is None:
+            return taken
+        request.num_unscored_tokens = len(untold)
+        return taken[: len(sampled)]
 
     def _first_news(self, request: Request, output: EngineCoreOutput) -> None:
         """What goes out once, with the first token."""

@@ -46,6 +46,14 @@ def _draw(
     return _mix(fingerprint, 0) % vocab_size
 
 
+def forced_after(fingerprint: int, params: SamplingParams, vocab_size: int) -> list[int]:
+    """What a make-believe grammar forces behind a history, for requests that have one."""
+    state = _mix(fingerprint, 1)
+    if params.structured_outputs is None or state % 3:
+        return []
+    return [_mix(state, i) % vocab_size for i in range(1 + state // 3 % 9)]
+
+
 def lone_output(
     request: EngineCoreRequest, *, vocab_size: int, max_model_len: int, capacity_tokens: int
 ) -> list[int]:
@@ -59,19 +67,25 @@ def lone_output(
     room = max(1, min(max_model_len, capacity_tokens + 1) - num_prompt)
     most = min(request.max_tokens, room)
     stops = {*request.eos_token_ids, *(request.params.stop_token_ids or ())}
-    while len(output) < most:
-        token_id = _draw(
-            state,
-            request.params,
-            seed=request.seed,
-            sample_index=request.sample_index,
-            vocab_size=vocab_size,
-        )
+    forced: list[int] = []
+    while True:
+        if forced:
+            token_id = forced.pop(0)
+        else:
+            token_id = _draw(
+                state,
+                request.params,
+                seed=request.seed,
+                sample_index=request.sample_index,
+                vocab_size=vocab_size,
+            )
+            forced = forced_after(_mix(state, token_id), request.params, vocab_size)
         output.append(token_id)
-        if len(output) >= request.params.min_tokens and token_id in stops:
-            break
         state = _mix(state, token_id)
-    return output
+        if len(output) >= most or (
+            len(output) >= request.params.min_tokens and token_id in stops
+        ):
+            return output
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -84,6 +98,7 @@ class _Row:
     block_table: list[int]
     num_computed_tokens: int
     fresh_blocks: frozenset[int]  # entered the table in this step
+    num_unscored_tokens: int = 0
 
     def append(self, token_id: int) -> None:
         params = self.data.params
@@ -93,7 +108,7 @@ class _Row:
 
 
 class FakeExecutor:
-    """submit, collect. With check_kv=False only tokens are drawn (for long, big simulations)."""
+    """submit, collect. It plays the grammar, too (forced_after). With check_kv=False only tokens are drawn (for long, big simulations)."""
 
     def __init__(
         self, *, num_blocks: int, block_size: int, vocab_size: int, check_kv: bool = True
@@ -146,6 +161,7 @@ class FakeExecutor:
         assert new.request_id not in self._rows, f"{new.request_id} is here already"
         row = _Row(new, [], [], list(new.block_ids), new.num_computed_tokens, frozenset())
         row.fresh_blocks = frozenset(new.block_ids)
+        row.num_unscored_tokens = new.num_unscored_tokens
         for token_id in new.token_ids:
             row.append(token_id)
         self._rows[new.request_id] = row
@@ -154,6 +170,9 @@ class FakeExecutor:
         row = self._rows[cached.request_id]
         assert cached.num_computed_tokens >= row.num_computed_tokens, "computed tokens fell"
         row.num_computed_tokens = cached.num_computed_tokens
+        row.num_unscored_tokens = cached.num_unscored_tokens
+        for token_id in cached.new_token_ids:
+            row.append(token_id)
         for index, block_id in cached.replaced_blocks:
             row.block_table[index] = block_id
         row.block_table += cached.new_block_ids
@@ -170,7 +189,10 @@ class FakeExecutor:
         """Write every KV slot of the step, and check that each written block has one owner."""
         size = self._block_size
         holders: dict[int, list[tuple[_Row, int]]] = {}
-        for row in self._rows.values():
+        for request_id in step.num_scheduled_tokens:
+            # Whoever does not run hears of changes to its table when it does; what it reads then
+            # says whether anyone wrote there meanwhile.
+            row = self._rows[request_id]
             assert len(set(row.block_table)) == len(row.block_table), "a block twice in a table"
             for index, block_id in enumerate(row.block_table):
                 holders.setdefault(block_id, []).append((row, index))
@@ -214,6 +236,11 @@ class FakeExecutor:
                 scored = row.token_ids[start + 1 : last]
                 if scored:
                     output.prompt_logprobs[request_id] = _fake_logprobs(scored)
+            if row.num_unscored_tokens:
+                first = len(row.token_ids) - row.num_unscored_tokens
+                assert start < first, f"{request_id}: no row to score token {first}"
+                scored = row.token_ids[first : row.num_computed_tokens + 1]
+                output.logprobs[request_id] = _fake_logprobs(scored)
             if row.num_computed_tokens < len(row.token_ids):
                 continue
             if request_id in self.failing:
@@ -229,7 +256,10 @@ class FakeExecutor:
             row.append(token_id)
             output.sampled_token_ids[request_id] = [token_id]
             if data.params.logprobs is not None:
-                output.logprobs[request_id] = _fake_logprobs([token_id])
+                output.logprobs.setdefault(request_id, []).extend(_fake_logprobs([token_id]))
+            forced = forced_after(row.fingerprints[-1], data.params, self._vocab_size)
+            if forced:
+                output.forced_token_ids[request_id] = forced
         return output
 
 

@@ -3,6 +3,7 @@
 Every way to cut a choice into tokens is allowed, as by the real backend.
 """
 
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -81,11 +82,9 @@ class ToyMatcher:
         return MatcherState.COMPLETE
 
     def forced_tokens(self) -> list[int]:
-        """See the seam; only where one text is left, and one token for each byte of it."""
-        rests = self._rests()
-        if len(rests) != 1:
-            return []
-        return [self._backend.tokens.index(bytes([b])) for b in rests[0]]
+        """See the seam; one token for each byte that all texts left have next."""
+        forced = os.path.commonprefix(self._rests())
+        return [self._backend.tokens.index(bytes([b])) for b in forced]
 
     def copy(self) -> "ToyMatcher":
         """See the seam."""

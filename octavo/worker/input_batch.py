@@ -7,6 +7,7 @@ Knows NumPy arrays only: no backend, no scheduler object beyond the counts it is
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +24,14 @@ class StepRows:
     """Where each request's results are among the R logits rows.
 
     draw_rows[i] is the row that draws for the request in state row draw_states[i];
-    score_rows: (state row, its rows in prompt order).
+    score_rows: (state row, its rows in prompt order); forced_rows: likewise, rows that score
+    output tokens.
     """
 
     draw_rows: I64
     draw_states: I64
     score_rows: tuple[tuple[int, I64], ...] = ()
+    forced_rows: tuple[tuple[int, I64], ...] = ()
 
 
 class _Repeat:
@@ -131,7 +134,7 @@ class InputBatch:
         scores = np.flatnonzero(
             (states.num_prompt_logprobs[rows] > -2) & (computed < states.num_prompt[rows] - 1)
         )
-        if not len(scores):
+        if not len(scores) and not states.num_unscored[rows].any():
             num_rows = len(draws)
             a.num_rows = num_rows
             a.logits_indices[:num_rows] = starts[1:][draws] - 1
@@ -150,16 +153,22 @@ class InputBatch:
         draw_rows: list[int] = []
         draw_states: list[int] = []
         score_rows: list[tuple[int, I64]] = []
+        forced_rows: list[tuple[int, I64]] = []
         num_rows = 0
         for i, row in enumerate(rows.tolist()):
-            first = int(starts[i])
-            if i in scores:
-                # the row of position p scores the prompt token at p + 1
-                begin = int(computed[i])
-                count = min(int(ends[i]), int(states.num_prompt[row]) - 1) - begin
-                a.logits_indices[num_rows : num_rows + count] = np.arange(first, first + count)
-                score_rows.append((row, np.arange(num_rows, num_rows + count)))
-                num_rows += count
+            first, begin, end = int(starts[i]), int(computed[i]), int(ends[i])
+            # the row of position p scores the token at p + 1
+            num_tokens = int(states.num_tokens[row])
+            unscored = num_tokens - int(states.num_unscored[row])
+            for scored, low, high in ((score_rows, begin, int(states.num_prompt[row]) - 1),
+                                      (forced_rows, max(begin, unscored - 1), num_tokens - 1)):
+                high = min(end, high)
+                if low >= high or (scored is score_rows and i not in scores):
+                    continue
+                at = np.arange(num_rows, num_rows + high - low)
+                a.logits_indices[at] = np.arange(first + low - begin, first + high - begin)
+                scored.append((row, at))
+                num_rows += high - low
             if i in draws:
                 a.logits_indices[num_rows] = int(starts[i + 1]) - 1
                 draw_rows.append(num_rows)
@@ -167,13 +176,19 @@ class InputBatch:
                 num_rows += 1
         a.num_rows = num_rows
         result = StepRows(np.asarray(draw_rows, np.int64), np.asarray(draw_states, np.int64),
-                          tuple(score_rows))
+                          tuple(score_rows), tuple(forced_rows))
         fill_draw_rows(a.sampling, states, draw_rows=result.draw_rows,
                        state_rows=result.draw_states, num_rows=num_rows)
-        for row, r in score_rows:
+        self._fill_targets(states, score_rows, states.num_prompt_logprobs)
+        self._fill_targets(states, forced_rows, states.num_logprobs)
+        return result
+
+    def _fill_targets(self, states: RequestStates, scored: Sequence[tuple[int, I64]],
+                      num_logprobs: npt.NDArray[np.int32]) -> None:
+        a = self._arrays
+        for row, r in scored:
             positions = a.positions[a.logits_indices[r]]
             fill_score_rows(
                 a.sampling, rows=r, target_ids=states.token_ids[row, positions + 1],
-                num_logprobs=np.full(len(r), states.num_prompt_logprobs[row], np.int32),
+                num_logprobs=np.full(len(r), num_logprobs[row], np.int32),
             )
-        return result

@@ -97,6 +97,8 @@ class ModelRunner:
         sampled: dict[str, list[int]] = {}
         logprobs: dict[str, list[TokenLogprobs]] = {}
         failed: dict[str, str] = {}
+        for row, r in step_rows.forced_rows:
+            logprobs[states.ids[row]] = rows_logprobs(outputs, r, int(states.num_logprobs[row]))
         drawn = outputs.sampled[step_rows.draw_rows]
         tokens = drawn.tolist()
         ids = [states.ids[row] for row in step_rows.draw_states.tolist()]
@@ -115,7 +117,8 @@ class ModelRunner:
         for i in np.flatnonzero(wanted >= 0).tolist():
             if ids[i] in sampled:
                 row = int(step_rows.draw_rows[i])
-                logprobs[ids[i]] = [row_logprobs(outputs, row, int(wanted[i]))]
+                entry = row_logprobs(outputs, row, int(wanted[i]))
+                logprobs.setdefault(ids[i], []).append(entry)
         prompt_logprobs = {
             states.ids[row]: rows_logprobs(outputs, r, int(states.num_prompt_logprobs[row]))
             for row, r in step_rows.score_rows

@@ -29,6 +29,8 @@ class RequestStates:
         self.num_tokens: I32 = np.zeros(n, np.int32)
         self.num_prompt: I32 = np.zeros(n, np.int32)
         self.num_computed: I32 = np.zeros(n, np.int32)
+        # so many of the last known tokens are to be scored, each by the row before it
+        self.num_unscored: I32 = np.zeros(n, np.int32)
         self.block_table: I32 = np.zeros((n, max_blocks_per_seq), np.int32)
         self.num_blocks: I32 = np.zeros(n, np.int32)
         self.temperature = np.zeros(n, np.float32)
@@ -63,6 +65,7 @@ class RequestStates:
         self.num_tokens[row] = num_tokens
         self.num_prompt[row] = new.num_prompt_tokens
         self.num_computed[row] = new.num_computed_tokens
+        self.num_unscored[row] = new.num_unscored_tokens
         self.block_table[row, : len(new.block_ids)] = new.block_ids
         self.num_blocks[row] = len(new.block_ids)
         self._set_params(row, new)
@@ -103,6 +106,9 @@ class RequestStates:
             self.num_blocks[row] = end
         for index, block_id in cached.replaced_blocks:
             self.block_table[row, index] = block_id
+        for token_id in cached.new_token_ids:
+            self.append_token(row, token_id)
+        self.num_unscored[row] = cached.num_unscored_tokens
         return row
 
     def append_tokens(self, rows: npt.NDArray[np.int64], token_ids: I32) -> None:
@@ -115,6 +121,14 @@ class RequestStates:
             state = self.edits.get(row)
             if state is not None:
                 state.append(token_id)
+
+    def append_token(self, row: int, token_id: int) -> None:
+        """Records an output token that was not drawn."""
+        self.token_ids[row, self.num_tokens[row]] = token_id
+        self.num_tokens[row] += 1
+        state = self.edits.get(row)
+        if state is not None:
+            state.append(token_id)
 
     def remove(self, request_id: str) -> None:
         """Frees the row. Unknown ids are ignored: a request may end before it ever ran."""

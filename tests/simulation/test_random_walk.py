@@ -7,6 +7,7 @@ import pytest
 from octavo.config import SchedulerSection
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
+from octavo.core.structured_outputs import StructuredOutputs
 from octavo.errors import ContextLengthError, QueueFullError, RequestTooLargeError
 from octavo.kvcache.manager import BlockTable, KVCacheManager
 from octavo.kvcache.radix_tree import RadixTree
@@ -93,6 +94,7 @@ class Walk:
             min_tokens=rng.choice([0, 0, 2]),
             stop_token_ids=rng.choice([None, None, [3, 4]]),
             logprobs=rng.choice([None, None, 0]),
+            structured_outputs=rng.choice([None, StructuredOutputs(regex="jumps")]),
             prompt_logprobs=rng.choice([None, None, None, 1]),
             cache_salt=rng.choice([None, None, "a"]),
             skip_reading_prefix_cache=rng.random() < 0.1,
@@ -144,7 +146,8 @@ def test_random_walk_full(seed: int) -> None:
 
 def test_walks_reach_every_mechanism() -> None:
     """The walks would prove little if nothing ever collided: they do, by the counters."""
-    names = ("num_preemptions", "prefix_cache_hits", "num_copies_on_write", "num_chunked_prefills")
+    names = ("num_preemptions", "prefix_cache_hits", "num_copies_on_write", "num_chunked_prefills",
+             "num_jump_forward_tokens")
     totals = dict.fromkeys(names, 0)
     num_shared_in_step = num_copies = 0
     for seed in range(4):

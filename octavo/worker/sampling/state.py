@@ -93,7 +93,7 @@ class SamplingState:
                    bad_words=new.bad_words_token_ids, vocab_size=vocab_size)
 
     def append(self, token_id: int) -> None:
-        """The request drew this token."""
+        """The output has this token next."""
         self._num_output += 1
         if self.counts is not None:
             self.counts.add(token_id)
