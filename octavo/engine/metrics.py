@@ -157,7 +157,7 @@ class EngineCollector(Collector):
              s.prefix_cache_hits),
             ("engine_steps", "Steps of the engine.", s.num_steps),
             ("engine_restarts", "Engines started again after one died.", m.engine_restarts),
-            ("jump_forward_tokens", "Output tokens that a grammar forced, taken without a step each.",
+            ("jump_forward_tokens", "Output tokens a grammar forced, taken without a step each.",
              s.num_jump_forward_tokens),
             ("kv_copies_on_write", "KV blocks copied on write.", s.num_copies_on_write),
         ):

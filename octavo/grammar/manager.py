@@ -8,7 +8,8 @@ its output, through preemption too, and the mask of its next token is always rea
 Where the grammar forces text, a request's next tokens are those that the tokenizer makes of it
 (`forced`), and no others. With jump-forward they follow a drawn token at once, without a step each;
 without, each is drawn under a mask that allows it alone. The matcher is asked the same questions
-in the same order either way, so the outputs are the same. Knows a backend through the seam; knows neither scheduler nor worker.
+in the same order either way, so the outputs are the same. Knows a backend through the seam; knows
+neither scheduler nor worker.
 """
 
 import collections

@@ -78,7 +78,8 @@ class KVCacheManager:
         """Shareable blocks that continue what the request has computed; nothing is taken yet.
 
         At least one known token is left to compute, since the next token needs its logits, and the
-        tokens whose logits score a known one. The blocks are cached ones, or ones that other requests fill in the step being scheduled.
+        tokens whose logits score a known one. The blocks are cached ones, or ones that other
+        requests fill in the step being scheduled.
         """
         size = self.block_size
         if request.num_computed_tokens % size or not request.reads_prefix_cache:

@@ -108,7 +108,10 @@ class _Row:
 
 
 class FakeExecutor:
-    """submit, collect. It plays the grammar, too (forced_after). With check_kv=False only tokens are drawn (for long, big simulations)."""
+    """submit, collect. It plays the grammar, too (forced_after).
+
+    With check_kv=False only tokens are drawn (for long, big simulations).
+    """
 
     def __init__(
         self, *, num_blocks: int, block_size: int, vocab_size: int, check_kv: bool = True

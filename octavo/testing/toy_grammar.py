@@ -3,7 +3,6 @@
 Every way to cut a choice into tokens is allowed, as by the real backend.
 """
 
-import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -83,8 +82,12 @@ class ToyMatcher:
 
     def forced_tokens(self) -> list[int]:
         """See the seam; one token for each byte that all texts left have next."""
-        forced = os.path.commonprefix(self._rests())
-        return [self._backend.tokens.index(bytes([b])) for b in forced]
+        forced: list[int] = []
+        for column in zip(*self._rests()):  # as long as the shortest text
+            if len(set(column)) > 1:
+                break
+            forced.append(self._backend.tokens.index(bytes(column[:1])))
+        return forced
 
     def copy(self) -> "ToyMatcher":
         """See the seam."""

@@ -24,8 +24,9 @@ from octavo.grammar.backend import GrammarBackend
 VOCAB = 49152
 SHARED_PREFIX = 96  # tokens: six whole blocks
 MAX_TOKENS = 14
-RECORD = {"type": "object", "properties": {"word": {"type": "string"}, "n": {"type": "integer"}},
-          "required": ["word", "n"], "additionalProperties": False}
+RECORD = {"type": "object", "additionalProperties": False, "required": ["kind", "word", "n"],
+          "properties": {"kind": {"const": "record"}, "word": {"type": "string"},
+                         "n": {"type": "integer"}}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,6 +232,12 @@ ROWS = [
     Row("preemptions-cached", lambda o: o.stats.num_preemptions >= 20
         and o.stats.prefix_cache_hits > 0, {"num_blocks": 48, "max_model_len": 512},
         picks=_short, hook=preempt_often),
+    Row("no-jump-forward", lambda o: o.stats.num_jump_forward_tokens == 0 < o.grammar_rows,
+        {"jump_forward": False}, picks=lambda c: c.params.structured_outputs is not None),
+    Row("jump-forward", lambda o: o.stats.num_jump_forward_tokens >= 10 <= o.stats.num_preemptions,
+        {"num_blocks": 160, "max_num_batched_tokens": 24, "enable_prefix_caching": False},
+        picks=lambda c: c.params.structured_outputs is not None or len(c.token_ids) < 20,
+        hook=preempt_often),
     Row("one-thread", lambda o: o.max_running >= 16, {"num_threads": 1}, picks=_short),
     # scalar code is slow: the shorter half of the mix
     Row("generic-isa", lambda o: o.max_running >= 12, isa="generic",
@@ -260,6 +267,7 @@ def make_baseline(path: Path, count: int) -> Baseline:
         stats = llm.stats()
     assert stats.num_preemptions == stats.prefix_cache_hits == 0
     assert stats.num_native_calls == stats.num_steps
+    assert stats.num_jump_forward_tokens >= 10
     return Baseline(cases, alone)
 
 
@@ -337,4 +345,5 @@ def test_the_mix_is_mixed() -> None:
     assert any(c.params.greedy for c in cases) and any(c.params.n > 1 for c in cases)
     assert sum(c.shares_prefix for c in cases) == 6
     assert any(c.params.prompt_logprobs is not None for c in cases)
-    assert sum(c.params.structured_outputs is not None for c in cases) >= 4
+    structured = [c.params for c in cases if c.params.structured_outputs is not None]
+    assert len(structured) >= 4 and any(p.n > 1 for p in structured)

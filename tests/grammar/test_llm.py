@@ -146,3 +146,64 @@ def test_whatever_the_engine_does_the_outputs_are_the_same(llm: LLM, tiny_path: 
     assert got == want
     assert stats.num_preemptions > 0 or stats.num_chunked_prefills > 0
     assert stats.num_free_blocks == stats.num_blocks
+
+
+FIXED: dict[str, Any] = {
+    "type": "object", "additionalProperties": False, "required": ["header", "kind", "tail"],
+    "properties": {"header": {"const": "a long constant text"}, "kind": {"enum": ["left", "right"]},
+                   "tail": {"const": [1, 2, 3]}},
+}
+JUMPERS: list[dict[str, Any]] = [
+    {}, {"logprobs": 2}, {"n": 3, "temperature": 2.0}, {"n": 2, "logprobs": 0},
+    {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.5, "logprobs": 1},
+    *({"max_tokens": m, "logprobs": p} for m in (1, 2, 20, 33) for p in (None, 1)),
+    {"stop": ["stant te"]}, {"stop": ["stant te"], "logprobs": 1},
+    {"stop": ["stant te"], "min_tokens": 60},
+    {"stop_token_ids": [ord("k")]}, {"stop_token_ids": [ord("k")], "logprobs": 1},
+    {"stop_token_ids": [ord("x")], "include_stop_str_in_output": True},
+    {"min_tokens": 70, "ignore_eos": True}, {"temperature": 0.0, "logprobs": 3},
+    {"bad_words": ["zz", "zt"]}, {"bad_words": ["q"], "logprobs": 1},
+    {"allowed_token_ids": [*range(32, 127)], "logprobs": 1}, {"prompt_logprobs": 1, "logprobs": 1},
+]
+ENGINES: list[dict[str, Any]] = [
+    {}, {"max_num_batched_tokens": 16}, {"num_blocks": 16, "enable_prefix_caching": False},
+    {"long_prefill_token_threshold": 3},
+]
+
+
+def shown(part: CompletionOutput) -> list[object]:
+    return [part.index, part.token_ids, part.text, part.finish_reason, part.stop_reason,
+            part.cumulative_logprob, part.logprobs]
+
+
+@pytest.fixture(scope="module")
+def drawn_one_by_one(tiny_path: Path) -> list[list[object]]:
+    with LLM(str(tiny_path), max_model_len=256, num_blocks=64, max_num_seqs=16,
+             jump_forward=False) as llm:
+        parts = outputs(llm, *(params(json=FIXED, **fields) for fields in JUMPERS))
+        assert llm.stats().num_jump_forward_tokens == 0
+    return [shown(part) for part in parts]
+
+
+@pytest.mark.parametrize("options", ENGINES, ids=str)
+def test_jump_forward_changes_no_bit(tiny_path: Path, drawn_one_by_one: list[list[object]],
+                                     options: dict[str, Any]) -> None:
+    defaults: dict[str, Any] = {"max_model_len": 256, "num_blocks": 64, "max_num_seqs": 16}
+    with LLM(str(tiny_path), **(defaults | options)) as llm:
+        parts = outputs(llm, *(params(json=FIXED, **fields) for fields in JUMPERS))
+        stats = llm.stats()
+    for fields, part, want in zip(JUMPERS, parts, drawn_one_by_one):
+        assert shown(part) == want, fields
+    assert stats.num_jump_forward_tokens > 0.5 * sum(len(p.token_ids) for p in parts)
+    assert stats.num_free_blocks == stats.num_blocks
+    if options.get("num_blocks"):
+        assert stats.num_preemptions > 0
+
+
+def test_a_banned_forced_token_fails_its_request_either_way(tiny_path: Path) -> None:
+    for jump_forward in (True, False):
+        with LLM(str(tiny_path), max_model_len=256, num_blocks=64,
+                 jump_forward=jump_forward) as llm:
+            with pytest.raises(InvalidRequestError, match="structured_outputs together"):
+                outputs(llm, params(json=FIXED, min_tokens=30, stop_token_ids=[ord("x")]))
+            assert outputs(llm, params(json=FIXED))[0].finish_reason == "stop"

@@ -3,6 +3,7 @@
 import threading
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -155,3 +156,57 @@ def test_an_engine_without_grammars_says_so() -> None:
     manager.add(request("r", "a"))
     (error,) = drain(manager).values()
     assert isinstance(error, InvalidRequestError) and "not supported" in error.message
+
+
+@pytest.fixture
+def jumping(backend: ToyGrammarBackend) -> GrammarManager:
+    return GrammarManager(lambda: backend, jump_forward=True)
+
+
+def text(token_ids: list[int]) -> str:
+    return bytes(token_ids).decode()
+
+
+def test_forced_text_is_handed_over_at_once(jumping: GrammarManager) -> None:
+    for name in ("r", "s", "t"):
+        jumping.add(request(name, "one two", "one three", "other"))
+    drain(jumping)
+    assert masks_of(jumping, "r") == {"r": {ord("o")}}
+    assert not draw(jumping, r=ord("o"), s=ord("o")).forced_token_ids
+    news = draw(jumping, r=ord("n"), s=ord("t"))
+    assert {r: text(t) for r, t in news.forced_token_ids.items()} == {"r": "e t", "s": "her"}
+    assert news.completed == {"s"} and not news.failed
+    assert masks_of(jumping, "r", "t") == {"r": {ord("w"), ord("h")}, "t": {ord("o")}}
+    news = draw(jumping, r=ord("h"))
+    assert text(news.forced_token_ids["r"]) == "ree" and news.completed == {"r"}
+
+
+def test_the_masks_alone_give_the_same(manager: GrammarManager) -> None:
+    manager.add(request("r", "one two", "one three"))
+    drain(manager)
+    for letter in "one t":
+        assert masks_of(manager, "r") == {"r": {ord(letter)}}
+        assert not draw(manager, r=ord(letter)).forced_token_ids
+    assert masks_of(manager, "r") == {"r": {ord("w"), ord("h")}}
+
+
+@pytest.mark.parametrize(("fields", "params", "stretches"), [
+    ({}, {"allowed_token_ids": [*b"abcx"]}, ["bc"]),
+    ({"bad_words_token_ids": [[ord("d")]]}, {}, ["bc", "ef"]),
+    ({"bad_words_token_ids": [[ord("q"), ord("b")]]}, {}, ["", "cdef"]),
+    ({}, {"min_tokens": 2, "stop_token_ids": [ord("c")]}, ["b", "def"]),
+])
+def test_what_the_request_may_ban_is_left_to_the_sampler(
+        jumping: GrammarManager, fields: dict[str, Any], params: dict[str, Any],
+        stretches: list[str]) -> None:
+    message = request("r", "abcdef", **params)
+    jumping.add(msgspec.structs.replace(message, **fields))
+    drain(jumping)
+    rest = "abcdef"
+    for stretch in stretches:
+        news = draw(jumping, r=ord(rest[0]))
+        assert text(news.forced_token_ids.get("r", [])) == stretch
+        rest = rest[1 + len(stretch):]
+        assert (not rest) == ("r" in news.completed)
+        if rest:
+            assert masks_of(jumping, "r") == {"r": {ord(rest[0])}}

@@ -1,10 +1,13 @@
 """Scheduler: one behaviour a test, each over a FakeExecutor that checks the KV of every step."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from octavo.config import SchedulerSection
-from octavo.core.messages import FinishReason
+from octavo.core.messages import FinishReason, TokenLogprobs
 from octavo.core.sampling_params import SamplingParams
+from octavo.core.step import ModelRunnerOutput
 from octavo.errors import (
     ConfigError,
     ContextLengthError,
@@ -459,3 +462,58 @@ def test_times_and_counters() -> None:
     assert (stats.live_tokens, stats.allocated_slots) == (5, 8)
     assert stats.step_time_s > 0
     assert h.scheduler.stats() is not stats
+
+
+# ---- forced tokens
+
+
+def _jump(h: Harness, drawn: int, forced: list[int], *, completed: bool = False,
+          scored: Sequence[int] = ()) -> tuple[list[int], FinishReason | None]:
+    """A step in which "a" draws a token and others are forced behind it; what is news."""
+    step = h.scheduler.schedule()
+    entries = [TokenLogprobs(t, -1.0, 1, [], []) for t in (*scored, drawn) if t >= 0]
+    news = h.scheduler.update_from_output(step, ModelRunnerOutput(
+        step.step_id, {"a": [drawn]} if drawn >= 0 else {}, {"a": entries},
+        forced_token_ids={"a": forced}, completed=frozenset({"a"} if completed else ())))
+    (output,) = news.outputs
+    if output.logprobs is not None:
+        assert [e.token_id for e in output.logprobs] == output.new_token_ids
+    return output.new_token_ids, output.finish_reason
+
+
+def test_forced_tokens_run_with_the_next_draw() -> None:
+    h = _harness()
+    h.add(make_request("a", _prompt(1, 6), max_tokens=30))
+    assert _jump(h, 5, [6, 7, 8]) == ([5, 6, 7, 8], None)
+    step = h.scheduler.schedule()
+    assert step.num_scheduled_tokens == {"a": 4}
+    (cached,) = step.cached_requests
+    assert cached.new_token_ids == [6, 7, 8] and cached.num_unscored_tokens == 0
+    news = h.scheduler.update_from_output(step, ModelRunnerOutput(step.step_id, {"a": [9]}))
+    assert news.outputs[0].new_token_ids == [9]
+    assert h.scheduler.stats().num_jump_forward_tokens == 3
+
+
+@pytest.mark.parametrize(("max_tokens", "stop_ids", "want"), [
+    (3, [], ([5, 6, 7], FinishReason.LENGTH)), (4, [], ([5, 6, 7, 8], FinishReason.STOP)),
+    (9, [6], ([5, 6], FinishReason.STOP)), (9, [], ([5, 6, 7, 8], FinishReason.STOP)),
+])
+def test_a_jump_ends_where_drawing_would(
+    max_tokens: int, stop_ids: list[int], want: tuple[list[int], FinishReason]
+) -> None:
+    h = _harness()
+    params = SamplingParams(stop_token_ids=stop_ids)
+    h.add(make_request("a", _prompt(1, 6), max_tokens=max_tokens, params=params))
+    assert _jump(h, 5, [6, 7, 8], completed=True) == want
+    check_idle(h.scheduler)
+
+
+def test_forced_tokens_with_logprobs_are_news_when_scored() -> None:
+    h = _harness(max_num_batched_tokens=6)
+    params = SamplingParams(logprobs=0)
+    h.add(make_request("a", _prompt(1, 6), max_tokens=9, params=params))
+    assert _jump(h, 5, [1, 2, 3, 4, 5, 6, 7, 8, 9]) == ([5], None)
+    # eight of the nine fit, and the last one is scored, never computed
+    assert _jump(h, -1, [], scored=[1, 2, 3, 4, 5, 6]) == ([1, 2, 3, 4, 5, 6], None)
+    assert _jump(h, -1, [], scored=[7, 8]) == ([7, 8], FinishReason.LENGTH)
+    check_idle(h.scheduler)

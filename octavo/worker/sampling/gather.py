@@ -1,7 +1,8 @@
 """Fills SamplingArrays for the rows of one step. Vectorized but for rows that edit logits.
 
 A row either draws (the last known token of a request) or scores (a position whose next token is
-known: of the prompt, or of text that a grammar forced). It knows RequestStates and the arrays, not backends.
+known: of the prompt, or of text that a grammar forced). It knows RequestStates and the arrays, not
+backends.
 """
 
 import numpy as np
