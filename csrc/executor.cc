@@ -15,7 +15,7 @@ size_t ActSet::bytes(int m) const {
   if (wanted[static_cast<int>(ActKind::kF32)]) total += Arena::aligned(values * 4);
   if (wanted[static_cast<int>(ActKind::kBF16)]) total += Arena::aligned(values * 2);
   if (wanted[static_cast<int>(ActKind::kI8)]) {
-    total += Arena::aligned(values) + 3 * Arena::aligned(groups * 4);
+    total += Arena::aligned(values) + 4 * Arena::aligned(groups * 4);
   }
   return total;
 }
@@ -40,6 +40,7 @@ void ActSet::place(Arena& arena, int m) {
     i8.scale = arena.allocate_array<float>(groups);
     i8.isum = arena.allocate_array<int32_t>(groups);
     i8.fsum = arena.allocate_array<float>(groups);
+    i8.isum_low = arena.allocate_array<int32_t>(groups);
   }
 }
 

@@ -173,6 +173,7 @@ void Executor::store_attended(const AttentionRecord& record, int rows, int colum
       view.scale += value / kQuantGroup;
       view.isum += value / kQuantGroup;
       view.fsum += value / kQuantGroup;
+      view.isum_low += value / kQuantGroup;
     }
     kernels_.norm_rows(attended_ + value, width, 1, columns, nullptr, 0.0f, 0.0f, &view, 0);
   }

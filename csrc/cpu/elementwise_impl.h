@@ -53,9 +53,11 @@ static inline void store_group(ActRows* out, int row, int col, Vec y0, Vec y1) {
   const IVec q1 = quantize16(y1, scale);
   store_i8_n(out->q + index, q0, 16);
   store_i8_n(out->q + index + 16, q1, 16);
-  const int32_t sum = fold_iadd(iadd(q0, q1));
+  const int32_t low = fold_iadd(q0);
+  const int32_t sum = low + fold_iadd(q1);
   out->scale[group] = scale;
   out->isum[group] = sum;
+  out->isum_low[group] = low;
   out->fsum[group] = scale * static_cast<float>(sum);
 }
 

@@ -41,12 +41,20 @@ inline __m256i broadcast4(const void* p) {
   return _mm256_set1_epi32(value);
 }
 
+inline __m256 load_halves(const uint8_t* p, int half) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p) + half));
+}
+
+// Scales or minima of 8 rows for a part of a block.
 template <ScaleType S>
-inline __m256 load_scales(const uint8_t* p, int half) {
+inline __m256 load_scales(const uint8_t* p, const uint8_t* header, int part, int half) {
   if (S == ScaleType::kF32) {
     return _mm256_loadu_ps(reinterpret_cast<const float*>(p) + kHalf * half);
   }
-  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p) + half));
+  if (!is_super(S)) return load_halves(p, half);
+  const uint8_t* factors = p + kLanes * part + kHalf * half;
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(factors));
+  return _mm256_mul_ps(load_halves(header, half), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)));
 }
 
 inline __m256i sum_words(__m256i words, int factor) {
@@ -108,38 +116,98 @@ inline void byte_dots(const uint8_t* payload, const int8_t* a, size_t k, __m256i
   }
 }
 
-template <Layout L, ScaleType S, int T>
+// `bits` of a byte from bit `from`, at bit `to`.
+inline __m256i move_bits(__m256i v, int bits, int from, int to) {
+  const __m256i moved =
+      from >= to ? _mm256_srli_epi16(v, from - to) : _mm256_slli_epi16(v, to - from);
+  return _mm256_and_si256(moved, _mm256_set1_epi8(static_cast<char>(((1 << bits) - 1) << to)));
+}
+
+// Codes of quad j, put together from their planes, 8 rows.
+template <class Block>
+inline __m256i load_codes(const uint8_t* payload, int j, int half) {
+  const uint8_t* rows = payload + 32 * half;
+  constexpr int kAbove = Block::kNibbles ? 4 : 0;
+  __m256i codes = _mm256_setzero_si256();
+  if (Block::kNibbles) codes = move_bits(load_bytes(rows + j % 4 * 64), 4, j / 4 * 4, 0);
+  if (Block::kPairs) {
+    const __m256i pairs = load_bytes(rows + Block::kPairsAt + j / 4 * 64);
+    codes = _mm256_or_si256(codes, move_bits(pairs, 2, j % 4 * 2, kAbove));
+  }
+  if (Block::kBits) {
+    const __m256i bits = load_bytes(rows + Block::kBitsAt);
+    codes = _mm256_or_si256(codes, move_bits(bits, 1, j, Block::kPairs ? kAbove + 2 : kAbove));
+  }
+  return codes;
+}
+
+// Codes of up to 6 bits, one part of a block. A word sums 4 quads of codes below 32, or 2 below 64.
+template <class Block, int T>
+inline void plane_dots(const uint8_t* payload, const int8_t* a, size_t k, int part,
+                       __m256i (*dot)[2]) {
+  constexpr int kTogether = Block::kNibbles && Block::kPairs ? 2 : 4;
+  constexpr int kOfPart = kQuads / Block::kParts;
+  for (int h = 0; h < 2; ++h) {
+    for (int i = 0; i < T; ++i) dot[i][h] = _mm256_setzero_si256();
+#pragma GCC unroll 8
+    for (int from = 0; from < kOfPart; from += kTogether) {
+      __m256i sum[T];
+#pragma GCC unroll 8
+      for (int s = 0; s < kTogether; ++s) {
+        const int j = part * kOfPart + from + s;
+        const __m256i w = load_codes<Block>(payload, j, h);
+#pragma GCC unroll 4
+        for (int i = 0; i < T; ++i) {
+          const __m256i p = _mm256_maddubs_epi16(w, broadcast4(a + i * k + 4 * j));
+          sum[i] = s == 0 ? p : _mm256_add_epi16(sum[i], p);
+        }
+      }
+      for (int i = 0; i < T; ++i) dot[i][h] = _mm256_add_epi32(dot[i][h], sum_words(sum[i], 1));
+    }
+  }
+}
+
+template <class Block, int T>
+inline void block_dots(const uint8_t* payload, const int8_t* a, size_t k, int part,
+                       __m256i (*dot)[2]) {
+  if (!Block::kNibbles && !Block::kPairs) return byte_dots<T>(payload, a, k, dot);
+  if (Block::kNibbles && !Block::kPairs && !Block::kBits) {
+    return nibble_dots<T>(payload, a, k, dot);
+  }
+  plane_dots<Block, T>(payload, a, k, part, dot);
+}
+
+template <class Block, int T>
 void int8_tile(const TileArgs& t) {
-  using Block = BlockShape<L, S>;
+  constexpr ScaleType S = Block::kScale;
   const size_t k = static_cast<size_t>(t.acts->k);
   const size_t blocks = k / kQuantGroup;
   const size_t first = static_cast<size_t>(t.row) * blocks;
   const int8_t* a = t.acts->q + static_cast<size_t>(t.row) * k;
-  const uint8_t* panel = t.panel;
   __m256 acc[T][2];
   for (int i = 0; i < T; ++i) acc[i][0] = acc[i][1] = _mm256_setzero_ps();
-  for (size_t b = 0; b < blocks; ++b, panel += Block::kBytes, a += kQuantGroup) {
-    __m256i dot[T][2];
-    if (Block::kNibbles) {
-      nibble_dots<T>(panel, a, k, dot);
-    } else {
-      byte_dots<T>(panel, a, k, dot);
-    }
-    for (int h = 0; h < 2; ++h) {
-      const __m256 d = load_scales<S>(panel + Block::kPayload, h);
-      const __m256 min = Block::kMin ? load_scales<S>(panel + Block::kMinAt, h) : d;
+  for (size_t b = 0; b < blocks; ++b, a += kQuantGroup) {
+    const uint8_t* header = header_of<Block>(t.panel, b);
+    const uint8_t* block = block_of<Block>(t.panel, b);
+#pragma GCC unroll 2
+    for (int part = 0; part < Block::kParts; ++part) {
+      __m256i dot[T][2];
+      block_dots<Block, T>(block, a, k, part, dot);
+      for (int h = 0; h < 2; ++h) {
+        const __m256 d = load_scales<S>(block + Block::kPayload, header, part, h);
+        const __m256 min =
+            Block::kMin ? load_scales<S>(block + Block::kMinAt, header + 2 * kLanes, part, h) : d;
 #pragma GCC unroll 4
-      for (int i = 0; i < T; ++i) {
-        const size_t at = first + i * blocks + b;
-        __m256i exact = dot[i][h];
-        if (!Block::kMin) {
-          const __m256i isum = _mm256_set1_epi32(t.acts->isum[at]);
-          exact = _mm256_sub_epi32(exact, _mm256_slli_epi32(isum, Block::kZeroShift));
-        }
-        const __m256 s = _mm256_mul_ps(d, _mm256_set1_ps(t.acts->scale[at]));
-        acc[i][h] = _mm256_fmadd_ps(s, _mm256_cvtepi32_ps(exact), acc[i][h]);
-        if (Block::kMin) {
-          acc[i][h] = _mm256_fmadd_ps(min, _mm256_set1_ps(t.acts->fsum[at]), acc[i][h]);
+        for (int i = 0; i < T; ++i) {
+          const PartSums sums(*t.acts, first + i * blocks + b, Block::kParts, part);
+          __m256i exact = dot[i][h];
+          if (!Block::kMin) {
+            const __m256i isum = _mm256_set1_epi32(sums.isum);
+            exact = _mm256_sub_epi32(exact, _mm256_slli_epi32(isum, Block::kZeroShift));
+          }
+          const __m256 s = _mm256_mul_ps(d, _mm256_set1_ps(sums.scale));
+          acc[i][h] = _mm256_fmadd_ps(s, _mm256_cvtepi32_ps(exact), acc[i][h]);
+          if (Block::kMin) acc[i][h] = _mm256_fmadd_ps(min, _mm256_set1_ps(sums.fsum), acc[i][h]);
         }
       }
     }
@@ -149,29 +217,15 @@ void int8_tile(const TileArgs& t) {
   }
 }
 
-template <Layout L, ScaleType S>
+template <class Block>
 TileFn int8_tile_for(int rows) {
-  static constexpr TileFn table[] = {int8_tile<L, S, 1>, int8_tile<L, S, 2>, int8_tile<L, S, 3>,
-                                     int8_tile<L, S, 4>};
+  static constexpr TileFn table[] = {int8_tile<Block, 1>, int8_tile<Block, 2>,
+                                     int8_tile<Block, 3>, int8_tile<Block, 4>};
   return table[rows - 1];
 }
 
 TileFn int8_tile_of(const PackedMatrix& w, int rows) {
-  const bool half = w.scale == ScaleType::kF16;
-  switch (w.layout) {
-    case Layout::kQ4:
-      return half ? int8_tile_for<Layout::kQ4, ScaleType::kF16>(rows)
-                  : int8_tile_for<Layout::kQ4, ScaleType::kF32>(rows);
-    case Layout::kQ4M:
-      return half ? int8_tile_for<Layout::kQ4M, ScaleType::kF16>(rows)
-                  : int8_tile_for<Layout::kQ4M, ScaleType::kF32>(rows);
-    case Layout::kQ8:
-      return half ? int8_tile_for<Layout::kQ8, ScaleType::kF16>(rows)
-                  : int8_tile_for<Layout::kQ8, ScaleType::kF32>(rows);
-    default:
-      return half ? int8_tile_for<Layout::kQ8M, ScaleType::kF16>(rows)
-                  : int8_tile_for<Layout::kQ8M, ScaleType::kF32>(rows);
-  }
+  return for_shape<TileFn>(w, [rows](auto block) { return int8_tile_for<decltype(block)>(rows); });
 }
 
 // Float tiles: Op::step(acc, w, a) adds one 32-byte vector of weights (one column of 8 rows, or a

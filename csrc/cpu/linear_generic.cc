@@ -15,17 +15,7 @@ namespace {
 
 constexpr int kVectorBytes = 64;
 
-struct BlockScales {
-  float d[kLanes];
-  float m[kLanes];
-};
-
-template <ScaleType S>
-void load_scales(const uint8_t* source, float* out) {
-  if (S == ScaleType::kF32) {
-    std::memcpy(out, source, kLanes * sizeof(float));
-    return;
-  }
+void load_halves(const uint8_t* source, float* out) {
   // The conversion is exact, so the instruction and the bit arithmetic agree.
 #if defined(__F16C__)
   const __m128i* halves = reinterpret_cast<const __m128i*>(source);
@@ -40,6 +30,20 @@ void load_scales(const uint8_t* source, float* out) {
   std::memcpy(half, source, sizeof(half));
   for (int r = 0; r < kLanes; ++r) out[r] = f16_to_f32(half[r]);
 #endif
+}
+
+// Scales or minima of a part of a block.
+template <ScaleType S>
+void load_scales(const uint8_t* source, const uint8_t* header, int part, float* out) {
+  if (S == ScaleType::kF32) {
+    std::memcpy(out, source, kLanes * sizeof(float));
+    return;
+  }
+  if (!is_super(S)) return load_halves(source, out);
+  load_halves(header, out);
+  for (int r = 0; r < kLanes; ++r) {
+    out[r] *= static_cast<float>(static_cast<int8_t>(source[kLanes * part + r]));
+  }
 }
 
 // Sixteen 16-bit lanes: four rows of a quad. GCC and Clang compile these vectors for any ISA.
@@ -73,49 +77,73 @@ inline void fold_rows(const Words16* sums, int32_t factor, int32_t* dot) {
   }
 }
 
-// Exact: a word sums eight products of at most 15 * 127, 15,240 in all.
-template <Layout L>
-void block_dot(const uint8_t* payload, const int8_t* a, int32_t isum, int32_t* dot) {
-  constexpr bool kNibbles = L == Layout::kQ4 || L == Layout::kQ4M;
-  constexpr int kZero = L == Layout::kQ4 ? 8 : (L == Layout::kQ8 ? 128 : 0);
-  Words16 low[kPieces] = {};
-  Words16 high[kPieces] = {};
-  for (int j = 0; j < (kNibbles ? 4 : 8); ++j) {
-    const Words16 a_low = load_quad(a + 4 * j);
-    const Words16 a_high = kNibbles ? load_quad(a + 16 + 4 * j) : a_low;
-    for (int p = 0; p < kPieces; ++p) {
-      const Words16 w = load_words(payload + j * kVectorBytes + 16 * p);
-      low[p] += (w & 15) * a_low;
-      high[p] += (w >> 4) * a_high;
-    }
+// Codes of quad j, rows 4p .. 4p + 3.
+template <class Block>
+inline Words16 load_codes(const uint8_t* payload, int j, int p) {
+  const int row = 16 * p;
+  if (!Block::kNibbles && !Block::kPairs) return load_words(payload + j * kVectorBytes + row);
+  Words16 codes = {};
+  if (Block::kNibbles) {
+    codes = (load_words(payload + j % 4 * kVectorBytes + row) >> (4 * (j / 4))) & 15;
   }
-  for (int r = 0; r < kLanes; ++r) dot[r] = -kZero * isum;
-  fold_rows(low, 1, dot);
-  // a byte is 16 * its high nibble + its low one
-  fold_rows(high, kNibbles ? 1 : 16, dot);
+  constexpr int kAbove = Block::kNibbles ? 4 : 0;
+  if (Block::kPairs) {
+    const Words16 pairs = load_words(payload + Block::kPairsAt + j / 4 * kVectorBytes + row);
+    codes |= ((pairs >> (2 * (j % 4))) & 3) << kAbove;
+  }
+  if (Block::kBits) {
+    const Words16 bits = load_words(payload + Block::kBitsAt + row);
+    codes |= ((bits >> j) & 1) << (Block::kPairs ? kAbove + 2 : kAbove);
+  }
+  return codes;
+}
+
+// Dot products of the columns of one part. Exact: a word sums four products of at most 63 * 127,
+// 32,004 in all; bytes go as nibbles.
+template <class Block>
+void block_dot(const uint8_t* payload, const int8_t* a, int part, int32_t isum, int32_t* dot) {
+  constexpr bool kBytes = !Block::kNibbles && !Block::kPairs;
+  constexpr int kQuads = 8 / Block::kParts;
+  for (int r = 0; r < kLanes; ++r) dot[r] = Block::kMin ? 0 : -isum * (1 << Block::kZeroShift);
+  for (int from = part * kQuads; from < (part + 1) * kQuads; from += 4) {
+    Words16 low[kPieces] = {};
+    Words16 high[kPieces] = {};
+    for (int j = from; j < from + 4; ++j) {
+      const Words16 quad = load_quad(a + 4 * j);
+      for (int p = 0; p < kPieces; ++p) {
+        const Words16 w = load_codes<Block>(payload, j, p);
+        low[p] += (kBytes ? w & 15 : w) * quad;
+        if (kBytes) high[p] += (w >> 4) * quad;
+      }
+    }
+    fold_rows(low, 1, dot);
+    if (kBytes) fold_rows(high, 16, dot);
+  }
 }
 
 template <Layout L, ScaleType S>
 void panel_i8(const uint8_t* panel, const ActRows& acts, int row, float* out) {
   using Block = BlockShape<L, S>;
-  const int blocks = acts.k / kQuantGroup;
+  const size_t blocks = acts.k / kQuantGroup;
   const int8_t* q = acts.q + static_cast<size_t>(row) * acts.k;
   const size_t first = static_cast<size_t>(row) * blocks;
   float acc[kLanes] = {};
-  for (int b = 0; b < blocks; ++b) {
-    BlockScales s;
-    load_scales<S>(panel + Block::kPayload, s.d);
-    if (Block::kMin) load_scales<S>(panel + Block::kMinAt, s.m);
-    int32_t dot[kLanes];
-    block_dot<L>(panel, q + b * kQuantGroup, acts.isum[first + b], dot);
-    const float scale = acts.scale[first + b];
-    const float fsum = acts.fsum[first + b];
-    for (int r = 0; r < kLanes; ++r) {
-      const float t = s.d[r] * scale;
-      acc[r] = std::fma(t, static_cast<float>(dot[r]), acc[r]);
-      if (Block::kMin) acc[r] = std::fma(s.m[r], fsum, acc[r]);
+  for (size_t b = 0; b < blocks; ++b) {
+    const uint8_t* header = header_of<Block>(panel, b);
+    const uint8_t* block = block_of<Block>(panel, b);
+    for (int part = 0; part < Block::kParts; ++part) {
+      const PartSums sums(acts, first + b, Block::kParts, part);
+      float d[kLanes], m[kLanes];
+      load_scales<S>(block + Block::kPayload, header, part, d);
+      if (Block::kMin) load_scales<S>(block + Block::kMinAt, header + 2 * kLanes, part, m);
+      int32_t dot[kLanes];
+      block_dot<Block>(block, q + b * kQuantGroup, part, sums.isum, dot);
+      for (int r = 0; r < kLanes; ++r) {
+        const float t = d[r] * sums.scale;
+        acc[r] = std::fma(t, static_cast<float>(dot[r]), acc[r]);
+        if (Block::kMin) acc[r] = std::fma(m[r], sums.fsum, acc[r]);
+      }
     }
-    panel += Block::kBytes;
   }
   std::memcpy(out, acc, sizeof(acc));
 }
@@ -149,24 +177,11 @@ void panel_bf16(const uint8_t* panel, const ActRows& acts, int row, float* out) 
 using PanelFn = void (*)(const uint8_t*, const ActRows&, int, float*);
 
 PanelFn panel_function(const PackedMatrix& w) {
-  const bool half = w.scale == ScaleType::kF16;
-  switch (w.layout) {
-    case Layout::kF32:
-      return panel_f32;
-    case Layout::kBF16:
-      return panel_bf16;
-    case Layout::kQ4:
-      return half ? panel_i8<Layout::kQ4, ScaleType::kF16> : panel_i8<Layout::kQ4, ScaleType::kF32>;
-    case Layout::kQ4M:
-      return half ? panel_i8<Layout::kQ4M, ScaleType::kF16>
-                  : panel_i8<Layout::kQ4M, ScaleType::kF32>;
-    case Layout::kQ8:
-      return half ? panel_i8<Layout::kQ8, ScaleType::kF16> : panel_i8<Layout::kQ8, ScaleType::kF32>;
-    case Layout::kQ8M:
-      return half ? panel_i8<Layout::kQ8M, ScaleType::kF16>
-                  : panel_i8<Layout::kQ8M, ScaleType::kF32>;
-  }
-  return nullptr;
+  if (w.layout == Layout::kF32) return panel_f32;
+  if (w.layout == Layout::kBF16) return panel_bf16;
+  return for_shape<PanelFn>(w, [](auto shape) -> PanelFn {
+    return panel_i8<decltype(shape)::kLayout, decltype(shape)::kScale>;
+  });
 }
 
 void tile(const PackedMatrix& matrix, int panel, int panels, const ActRows& acts, int row0, int m,

@@ -32,10 +32,20 @@ struct TileArgs {
 
 using TileFn = void (*)(const TileArgs&);
 
-template <ScaleType S>
-inline float32x4_t load_scales(const uint8_t* p, int r) {
-  if (S == ScaleType::kF32) return vreinterpretq_f32_u8(vld1q_u8(p + 16 * r));
+inline float32x4_t load_halves(const uint8_t* p, int r) {
   return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p + 8 * r)));
+}
+
+// Scales or minima of 4 rows for a part of a block.
+template <ScaleType S>
+inline float32x4_t load_scales(const uint8_t* p, const uint8_t* header, int part, int r) {
+  if (S == ScaleType::kF32) return vreinterpretq_f32_u8(vld1q_u8(p + 16 * r));
+  if (!is_super(S)) return load_halves(p, r);
+  uint32_t word;
+  std::memcpy(&word, p + kLanes * part + 4 * r, sizeof(word));
+  const int8x8_t bytes = vreinterpret_s8_u32(vdup_n_u32(word));
+  const int32x4_t factors = vmovl_s16(vget_low_s16(vmovl_s8(bytes)));
+  return vmulq_f32(load_halves(header, r), vcvtq_f32_s32(factors));
 }
 
 #if defined(__ARM_FEATURE_DOTPROD)
@@ -90,72 +100,118 @@ struct Activations {
 
 #endif
 
-// Vector J of a payload (and, of nibbles, J + 4), rows of two registers, for T rows of activations.
-template <bool NIBBLES, int J, int T>
+// BITS of a byte from bit FROM, at bit TO.
+template <int BITS, int FROM, int TO>
+inline uint8x16_t move_bits(uint8x16_t v) {
+  uint8x16_t moved = v;
+  if constexpr (FROM > TO) moved = vshrq_n_u8(v, FROM - TO);
+  if constexpr (FROM < TO) moved = vshlq_n_u8(v, TO - FROM);
+  if constexpr (TO == 0 && FROM + BITS == 8) return moved;
+  return vandq_u8(moved, vdupq_n_u8(((1 << BITS) - 1) << TO));
+}
+
+// Codes of quad J of 4 rows at `rows` in the payload, as signed bytes.
+template <class Block, int J>
+inline int8x16_t load_codes(const uint8_t* rows) {
+  if constexpr (!Block::kNibbles && !Block::kPairs) {
+    return vreinterpretq_s8_u8(veorq_u8(vld1q_u8(rows + 64 * J), vdupq_n_u8(0x80)));
+  }
+  constexpr int kAbove = Block::kNibbles ? 4 : 0;
+  uint8x16_t codes = vdupq_n_u8(0);
+  if constexpr (Block::kNibbles) codes = move_bits<4, J / 4 * 4, 0>(vld1q_u8(rows + 64 * (J % 4)));
+  if constexpr (Block::kPairs) {
+    const uint8x16_t pairs = vld1q_u8(rows + Block::kPairsAt + 64 * (J / 4));
+    codes = vorrq_u8(codes, move_bits<2, J % 4 * 2, kAbove>(pairs));
+  }
+  if constexpr (Block::kBits) {
+    constexpr int kTo = Block::kPairs ? kAbove + 2 : kAbove;
+    codes = vorrq_u8(codes, move_bits<1, J, kTo>(vld1q_u8(rows + Block::kBitsAt)));
+  }
+  return vreinterpretq_s8_u8(codes);
+}
+
+// Quad J of two registers of rows for T rows of activations.
+template <class Block, int J, int T>
 inline void add_quad(const uint8_t* payload, const Activations* a, RowSums (*sums)[2]) {
 #pragma GCC unroll 2
   for (int r = 0; r < 2; ++r) {
-    const uint8x16_t codes = vld1q_u8(payload + 64 * (NIBBLES ? J % 4 : J) + 16 * r);
-    const uint8x16_t w = !NIBBLES ? veorq_u8(codes, vdupq_n_u8(0x80))
-                         : J < 4  ? vandq_u8(codes, vdupq_n_u8(0x0F))
-                                  : vshrq_n_u8(codes, 4);
+    const int8x16_t w = load_codes<Block, J>(payload + 16 * r);
+#pragma GCC unroll 4
+    for (int i = 0; i < T; ++i) sums[i][r].template add<J>(w, a[i].operands());
+  }
+}
+
+template <class Block, int PART, int T>
+inline void block_dots(const uint8_t* payload, const Activations* a, RowSums (*sums)[2]) {
+  static_assert(kQuads == 8, "unrolled by hand: lanes are constants of the instruction");
+  if constexpr (PART == 0) {
+    add_quad<Block, 0, T>(payload, a, sums);
+    add_quad<Block, 1, T>(payload, a, sums);
+    add_quad<Block, 2, T>(payload, a, sums);
+    add_quad<Block, 3, T>(payload, a, sums);
+  }
+  if constexpr (PART == 1 || Block::kParts == 1) {
+    add_quad<Block, 4, T>(payload, a, sums);
+    add_quad<Block, 5, T>(payload, a, sums);
+    add_quad<Block, 6, T>(payload, a, sums);
+    add_quad<Block, 7, T>(payload, a, sums);
+  }
+}
+
+// What is left to add, times isum, once the instruction's zero point (0, bytes 128) is granted.
+template <class Block>
+constexpr int zero_offset() {
+  if (!Block::kNibbles && !Block::kPairs) return Block::kMin ? 128 : 0;
+  return Block::kMin ? 0 : -(1 << Block::kZeroShift);
+}
+
+// Part PART of block b for one half of a panel: two registers of rows.
+template <class Block, int PART, int T>
+inline void add_part(const TileArgs& t, size_t b, int half, const Activations* operands,
+                     float32x4_t (*acc)[kRegisters]) {
+  constexpr ScaleType S = Block::kScale;
+  constexpr int kOffset = zero_offset<Block>();
+  const uint8_t* header = header_of<Block>(t.panel, b);
+  const uint8_t* block = block_of<Block>(t.panel, b);
+  const size_t blocks = static_cast<size_t>(t.acts->k) / kQuantGroup;
+  const size_t at = static_cast<size_t>(t.row) * blocks + b;
+  RowSums sums[T][2];
+  block_dots<Block, PART, T>(block + 32 * half, operands, sums);
+#pragma GCC unroll 2
+  for (int r = 0; r < 2; ++r) {
+    const int reg = 2 * half + r;
+    const float32x4_t d = load_scales<S>(block + Block::kPayload, header, PART, reg);
+    float32x4_t min = d;
+    if (Block::kMin) min = load_scales<S>(block + Block::kMinAt, header + 2 * kLanes, PART, reg);
 #pragma GCC unroll 4
     for (int i = 0; i < T; ++i) {
-      sums[i][r].template add<J>(vreinterpretq_s8_u8(w), a[i].operands());
+      const PartSums part(*t.acts, at + i * blocks, Block::kParts, PART);
+      int32x4_t exact = sums[i][r].total();
+      if (kOffset != 0) exact = vaddq_s32(exact, vdupq_n_s32(kOffset * part.isum));
+      const float32x4_t s = vmulq_n_f32(d, part.scale);
+      acc[i][reg] = vfmaq_f32(acc[i][reg], s, vcvtq_f32_s32(exact));
+      if (Block::kMin) acc[i][reg] = vfmaq_n_f32(acc[i][reg], min, part.fsum);
     }
   }
 }
 
-template <bool NIBBLES, int T>
-inline void block_dots(const uint8_t* payload, const Activations* a, RowSums (*sums)[2]) {
-  static_assert(kQuads == 8, "unrolled by hand: lanes are constants of the instruction");
-  add_quad<NIBBLES, 0, T>(payload, a, sums);
-  add_quad<NIBBLES, 1, T>(payload, a, sums);
-  add_quad<NIBBLES, 2, T>(payload, a, sums);
-  add_quad<NIBBLES, 3, T>(payload, a, sums);
-  add_quad<NIBBLES, 4, T>(payload, a, sums);
-  add_quad<NIBBLES, 5, T>(payload, a, sums);
-  add_quad<NIBBLES, 6, T>(payload, a, sums);
-  add_quad<NIBBLES, 7, T>(payload, a, sums);
-}
-
-template <Layout L, ScaleType S, int T>
+template <class Block, int T>
 void int8_tile(const TileArgs& t) {
-  using Block = BlockShape<L, S>;
-  // What is left to add, times isum, once the instruction's zero point is taken for granted.
-  constexpr int kOffset = L == Layout::kQ4 ? -8 : L == Layout::kQ8M ? 128 : 0;
   const size_t k = static_cast<size_t>(t.acts->k);
   const size_t blocks = k / kQuantGroup;
-  const size_t first = static_cast<size_t>(t.row) * blocks;
   const int8_t* a = t.acts->q + static_cast<size_t>(t.row) * k;
-  const uint8_t* panel = t.panel;
   float32x4_t acc[T][kRegisters];
   for (int i = 0; i < T; ++i) {
     for (int r = 0; r < kRegisters; ++r) acc[i][r] = vdupq_n_f32(0.0f);
   }
-  for (size_t b = 0; b < blocks; ++b, panel += Block::kBytes, a += kQuantGroup) {
+  for (size_t b = 0; b < blocks; ++b, a += kQuantGroup) {
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
       const Activations operands[] = {Activations(a), Activations(a + (T > 1 ? 1 : 0) * k),
                                       Activations(a + (T > 2 ? 2 : 0) * k),
                                       Activations(a + (T > 3 ? 3 : 0) * k)};
-      RowSums sums[T][2];
-      block_dots<Block::kNibbles, T>(panel + 32 * half, operands, sums);
-#pragma GCC unroll 2
-      for (int r = 0; r < 2; ++r) {
-        const int reg = 2 * half + r;
-        const float32x4_t d = load_scales<S>(panel + Block::kPayload, reg);
-        const float32x4_t min = Block::kMin ? load_scales<S>(panel + Block::kMinAt, reg) : d;
-#pragma GCC unroll 4
-        for (int i = 0; i < T; ++i) {
-          const size_t at = first + i * blocks + b;
-          int32x4_t exact = sums[i][r].total();
-          if (kOffset != 0) exact = vaddq_s32(exact, vdupq_n_s32(kOffset * t.acts->isum[at]));
-          const float32x4_t s = vmulq_n_f32(d, t.acts->scale[at]);
-          acc[i][reg] = vfmaq_f32(acc[i][reg], s, vcvtq_f32_s32(exact));
-          if (Block::kMin) acc[i][reg] = vfmaq_n_f32(acc[i][reg], min, t.acts->fsum[at]);
-        }
-      }
+      add_part<Block, 0, T>(t, b, half, operands, acc);
+      if constexpr (Block::kParts == 2) add_part<Block, 1, T>(t, b, half, operands, acc);
     }
   }
   for (int i = 0; i < T; ++i) {
@@ -163,29 +219,15 @@ void int8_tile(const TileArgs& t) {
   }
 }
 
-template <Layout L, ScaleType S>
+template <class Block>
 TileFn int8_tile_for(int rows) {
-  static constexpr TileFn table[] = {int8_tile<L, S, 1>, int8_tile<L, S, 2>, int8_tile<L, S, 3>,
-                                     int8_tile<L, S, 4>};
+  static constexpr TileFn table[] = {int8_tile<Block, 1>, int8_tile<Block, 2>,
+                                     int8_tile<Block, 3>, int8_tile<Block, 4>};
   return table[rows - 1];
 }
 
 TileFn int8_tile_of(const PackedMatrix& w, int rows) {
-  const bool half = w.scale == ScaleType::kF16;
-  switch (w.layout) {
-    case Layout::kQ4:
-      return half ? int8_tile_for<Layout::kQ4, ScaleType::kF16>(rows)
-                  : int8_tile_for<Layout::kQ4, ScaleType::kF32>(rows);
-    case Layout::kQ4M:
-      return half ? int8_tile_for<Layout::kQ4M, ScaleType::kF16>(rows)
-                  : int8_tile_for<Layout::kQ4M, ScaleType::kF32>(rows);
-    case Layout::kQ8:
-      return half ? int8_tile_for<Layout::kQ8, ScaleType::kF16>(rows)
-                  : int8_tile_for<Layout::kQ8, ScaleType::kF32>(rows);
-    default:
-      return half ? int8_tile_for<Layout::kQ8M, ScaleType::kF16>(rows)
-                  : int8_tile_for<Layout::kQ8M, ScaleType::kF32>(rows);
-  }
+  return for_shape<TileFn>(w, [rows](auto block) { return int8_tile_for<decltype(block)>(rows); });
 }
 
 // Float tiles: Op::step(acc, w, a) adds one register of weights (one column of 4 rows, or a column

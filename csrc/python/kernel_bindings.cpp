@@ -62,7 +62,7 @@ struct ActTarget {
   ActRows rows{};
 
   ActTarget(const nb::object& values, const nb::object& scale, const nb::object& isum,
-            const nb::object& fsum, size_t m, size_t k) {
+            const nb::object& fsum, const nb::object& isum_low, size_t m, size_t k) {
     rows.k = static_cast<int32_t>(k);
     Array<float, 2> f32;
     Array<uint16_t, 2> bf16;
@@ -84,6 +84,7 @@ struct ActTarget {
       rows.scale = group_array<float>(scale, m, k);
       rows.isum = group_array<int32_t>(isum, m, k);
       rows.fsum = group_array<float>(fsum, m, k);
+      rows.isum_low = group_array<int32_t>(isum_low, m, k);
     }
   }
 
@@ -102,9 +103,9 @@ struct ActTarget {
 
 void norm_rows(const std::string& isa, Array<const float, 2> x, const nb::object& weight,
                float add_one, float eps, nb::object values, nb::object scale, nb::object isum,
-               nb::object fsum) {
+               nb::object fsum, nb::object isum_low) {
   const size_t m = x.shape(0), k = x.shape(1);
-  ActTarget target(values, scale, isum, fsum, m, k);
+  ActTarget target(values, scale, isum, fsum, isum_low, m, k);
   const float* w = nullptr;
   if (!weight.is_none()) {
     auto array = nb::cast<Array<const float, 1>>(weight);
@@ -116,10 +117,11 @@ void norm_rows(const std::string& isa, Array<const float, 2> x, const nb::object
 }
 
 void silu_mul(const std::string& isa, Array<const float, 2> gate, Array<const float, 2> up,
-              nb::object values, nb::object scale, nb::object isum, nb::object fsum) {
+              nb::object values, nb::object scale, nb::object isum, nb::object fsum,
+              nb::object isum_low) {
   const size_t m = gate.shape(0), n = gate.shape(1);
   require(up.shape(0) == m && up.shape(1) == n, "gate and up differ in shape");
-  ActTarget target(values, scale, isum, fsum, m, n);
+  ActTarget target(values, scale, isum, fsum, isum_low, m, n);
   table_of(isa).silu_mul(gate.data(), up.data(), static_cast<int64_t>(n), static_cast<int>(m),
                          static_cast<int>(n), &target.rows, 0, 0);
 }
@@ -320,10 +322,10 @@ void bind_kernels(nb::module_& module) {
   module.def("kernel_isas", &kernel_isas, "ISAs whose kernels this CPU can run.");
   module.def("norm_rows", &norm_rows, "isa"_a, "x"_a, "weight"_a.none(), "add_one"_a, "eps"_a,
              "values"_a, "scale"_a.none() = nb::none(), "isum"_a.none() = nb::none(),
-             "fsum"_a.none() = nb::none());
+             "fsum"_a.none() = nb::none(), "isum_low"_a.none() = nb::none());
   module.def("silu_mul", &silu_mul, "isa"_a, "gate"_a, "up"_a, "values"_a,
              "scale"_a.none() = nb::none(), "isum"_a.none() = nb::none(),
-             "fsum"_a.none() = nb::none());
+             "fsum"_a.none() = nb::none(), "isum_low"_a.none() = nb::none());
   module.def("head_norm", &head_norm, "isa"_a, "x"_a, "weight"_a, "add_one"_a, "eps"_a);
   module.def("rope", &rope, "isa"_a, "x"_a, "cos"_a, "sin"_a, "interleaved"_a, "positions"_a);
   nb::class_<KVCache>(module, "KVCacheLayer")

@@ -97,7 +97,7 @@ struct Acts {
   std::vector<float> f32, scale, fsum;
   std::vector<uint16_t> bf16;
   std::vector<int8_t> q;
-  std::vector<int32_t> isum;
+  std::vector<int32_t> isum, isum_low;
   ActRows rows;
 
   Acts(ActKind kind, int m, int k)
@@ -107,8 +107,9 @@ struct Acts {
         bf16(f32.size()),
         q(f32.size()),
         isum(scale.size()),
-        rows{kind,     k,        f32.data(),  bf16.data(),
-             q.data(), scale.data(), isum.data(), fsum.data()} {}
+        isum_low(scale.size()),
+        rows{kind,         k,           f32.data(),  bf16.data(),    q.data(),
+             scale.data(), isum.data(), fsum.data(), isum_low.data()} {}
 
   std::vector<uint8_t> bytes() const {
     std::vector<uint8_t> all;
@@ -122,6 +123,7 @@ struct Acts {
     append(scale.data(), scale.size() * 4);
     append(isum.data(), isum.size() * 4);
     append(fsum.data(), fsum.size() * 4);
+    append(isum_low.data(), isum_low.size() * 4);
     return all;
   }
 };
@@ -314,6 +316,39 @@ uint16_t half_scale(Random& random) {
   return static_cast<uint16_t>((word & 0x83FF) | ((word >> 16) % 17) << 10);
 }
 
+void fill_scales(Random& random, ScaleType type, uint8_t* at, const uint8_t* end) {
+  const bool wide = type == ScaleType::kF32, bytes = is_super(type);
+  while (at < end) {
+    const float value = random.value();
+    const uint16_t half = half_scale(random);
+    const uint8_t byte = static_cast<uint8_t>(random.word());
+    if (wide) std::memcpy(at, &value, 4);
+    if (bytes) *at = byte;
+    if (!wide && !bytes) std::memcpy(at, &half, 2);
+    at += wide ? 4 : bytes ? 1 : 2;
+  }
+}
+
+void fill_quantized(Random& random, Weights& w, int fill) {
+  const Layout layout = w.matrix.layout;
+  const ScaleType scale = w.matrix.scale;
+  const size_t payload = payload_bytes(layout);
+  const size_t block = quant_block_bytes(layout, scale);
+  const size_t header = super_bytes(layout, scale);
+  const int blocks = w.matrix.k / kQuantGroup;
+  uint8_t* at = w.bytes.data();
+  for (int b = 0; b < w.matrix.panels * blocks; ++b, at += block) {
+    if (header && b % kSuperBlocks == 0) {
+      fill_scales(random, ScaleType::kF16, at, at + header);
+      at += header;
+    }
+    for (size_t i = 0; i < payload; ++i) {
+      at[i] = fill >= 0 ? static_cast<uint8_t>(fill) : static_cast<uint8_t>(random.word());
+    }
+    fill_scales(random, scale, at + payload, at + block);
+  }
+}
+
 Weights random_weights(Random& random, QuantType type, int rows, int k, int fill) {
   Weights w;
   w.matrix = packed_shape(type, rows, k, rows);
@@ -327,22 +362,7 @@ Weights random_weights(Random& random, QuantType type, int rows, int k, int fill
   }
   w.matrix.data = w.bytes.data();
   if (f32 || bf16) return w;
-  const bool nibbles = w.matrix.layout == Layout::kQ4 || w.matrix.layout == Layout::kQ4M;
-  const size_t payload = nibbles ? 256 : 512;
-  const size_t block = quant_block_bytes(w.matrix.layout, w.matrix.scale);
-  for (size_t start = 0; start < w.bytes.size(); start += block) {
-    for (size_t i = 0; i < payload; ++i) {
-      w.bytes[start + i] = fill >= 0 ? static_cast<uint8_t>(fill)
-                                     : static_cast<uint8_t>(random.word());
-    }
-    for (size_t at = start + payload; at < start + block;) {
-      const float value = random.value();
-      const uint16_t half = half_scale(random);
-      const bool wide = w.matrix.scale == ScaleType::kF32;
-      std::memcpy(&w.bytes[at], wide ? static_cast<const void*>(&value) : &half, wide ? 4 : 2);
-      at += wide ? 4 : 2;
-    }
-  }
+  fill_quantized(random, w, fill);
   return w;
 }
 
@@ -353,7 +373,10 @@ Acts random_acts(Random& random, ActKind kind, int m, int k, int extreme) {
   for (uint16_t& x : acts.bf16) x = f32_to_bf16(random.value());
   for (int8_t& x : acts.q) x = static_cast<int8_t>(extreme ? extreme : random.below(255) - 127);
   for (size_t g = 0; g < acts.isum.size(); ++g) {
-    for (int i = 0; i < kQuantGroup; ++i) acts.isum[g] += acts.q[g * kQuantGroup + i];
+    for (int i = 0; i < kQuantGroup; ++i) {
+      acts.isum[g] += acts.q[g * kQuantGroup + i];
+      if (i < kQuantGroup / 2) acts.isum_low[g] = acts.isum[g];
+    }
     acts.scale[g] = std::fabs(random.value());
     acts.fsum[g] = acts.scale[g] * static_cast<float>(acts.isum[g]);
   }
@@ -377,7 +400,7 @@ void check_linear(const LinearKernels& g, const LinearKernels& k, Report& report
     const QuantType type = static_cast<QuantType>(t);
     if (type == QuantType::kBF16 && own_bf16) continue;
     const bool floats = type == QuantType::kF32 || type == QuantType::kBF16;
-    const bool super = type == QuantType::kQ4_K || type == QuantType::kQ5_K;
+    const bool super = is_super(packed_shape(type, 16, 256, 16).scale);
     for (int columns : {floats ? 10 : super ? 256 : 32, floats ? 34 : super ? 768 : 96}) {
       // Random codes, then all zero and all ones against either end of the activations.
       for (int variant = 0; variant < (floats ? 1 : 5); ++variant) {

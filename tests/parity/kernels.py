@@ -15,16 +15,18 @@ KINDS = ("f32", "bf16", "int8")
 
 @dataclasses.dataclass(slots=True, frozen=True)
 class Rows:
-    """ActRows as arrays; scale, isum, fsum [m, k / 32] for int8 only."""
+    """ActRows as arrays; scale, isum, fsum, isum_low [m, k / 32] for int8 only."""
 
     kind: str
     values: npt.NDArray
     scale: npt.NDArray | None = None
     isum: npt.NDArray | None = None
     fsum: npt.NDArray | None = None
+    isum_low: npt.NDArray | None = None
 
     def arrays(self) -> list[npt.NDArray]:
-        return [a for a in (self.values, self.scale, self.isum, self.fsum) if a is not None]
+        every = (self.values, self.scale, self.isum, self.fsum, self.isum_low)
+        return [a for a in every if a is not None]
 
     def as_float(self) -> npt.NDArray[np.float64]:
         if self.kind == "bf16":
@@ -41,7 +43,8 @@ def new_rows(kind: str, m: int, k: int) -> Rows:
         return Rows(kind, np.zeros((m, k), np.float32 if kind == "f32" else np.uint16))
     groups = (m, k // 32)
     return Rows(kind, np.zeros((m, k), np.int8), np.zeros(groups, np.float32),
-                np.zeros(groups, np.int32), np.zeros(groups, np.float32))
+                np.zeros(groups, np.int32), np.zeros(groups, np.float32),
+                np.zeros(groups, np.int32))
 
 
 def norm_rows(isa: str, x: npt.NDArray, weight: npt.NDArray | None, kind: str, *,

@@ -51,6 +51,8 @@ def _check_rows(rows: Rows, expected: np.ndarray, op: str) -> None:
     assert np.abs(rows.values.astype(int)).max() <= 127
     sums = rows.values.reshape(groups.shape).astype(np.int32).sum(2)
     np.testing.assert_array_equal(rows.isum, sums)
+    low = rows.values.reshape(groups.shape)[:, :, :16].astype(np.int32).sum(2)
+    np.testing.assert_array_equal(rows.isum_low, low)
     np.testing.assert_array_equal(rows.fsum, rows.scale * sums.astype(np.float32))
 
 

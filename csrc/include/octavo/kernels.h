@@ -23,16 +23,17 @@ enum class ActKind : int32_t { kF32 = 0, kBF16 = 1, kI8 = 2 };
 
 // m rows of k activations. I8: scale = absmax / 127 of each group of 32 columns, rounded up to 11
 // significant bits (its product with an f16 weight scale is exact), q = rint(x / scale), 0 for a group
-// of zeros; isum = sum of the 32 q, fsum = scale * float(isum).
+// of zeros; isum = sum of the 32 q, isum_low = of the first 16 of them, fsum = scale * float(isum).
 struct ActRows {
   ActKind kind;
-  int32_t k;       // columns, a multiple of 32 for I8
-  float* f32;      // [m][k]
-  uint16_t* bf16;  // [m][k]
-  int8_t* q;       // [m][k]
-  float* scale;    // [m][k / 32]
-  int32_t* isum;   // [m][k / 32]
-  float* fsum;     // [m][k / 32]
+  int32_t k;          // columns, a multiple of 32 for I8
+  float* f32;         // [m][k]
+  uint16_t* bf16;     // [m][k]
+  int8_t* q;          // [m][k]
+  float* scale;       // [m][k / 32]
+  int32_t* isum;      // [m][k / 32]
+  float* fsum;        // [m][k / 32]
+  int32_t* isum_low;  // [m][k / 32]
 };
 
 enum class KVDtype : int32_t { kF32 = 0, kBF16 = 1, kI8 = 2 };

@@ -19,20 +19,22 @@ _NATIVE = {
     "BF16": (1, "bf16"),
     "Q4_0": (2, "q4"),
     "Q4_1": (3, "q4+min"),
-    "Q5_0": (4, "q8"),
-    "Q5_1": (5, "q8+min"),
+    "Q5_0": (4, "q5"),
+    "Q5_1": (5, "q5+min"),
     "Q8_0": (6, "q8"),
-    "Q4_K": (7, "q4+min, f32 scales"),
-    "Q5_K": (8, "q8+min, f32 scales"),
+    "Q4_K": (7, "q4+min, 8-bit scales"),
+    "Q5_K": (8, "q5+min, 8-bit scales"),
     "INT4": (9, "q4, f32 scales"),
     "INT4_MIN": (10, "q4+min, f32 scales"),
     "INT8": (11, "q8, f32 scales"),
     "INT8_MIN": (12, "q8+min, f32 scales"),
+    "Q2_K": (13, "q2+min, 8-bit scales"),
+    "Q3_K": (14, "q3, 8-bit scales"),
+    "Q6_K": (15, "q6, 8-bit scales"),
+    "MXFP4": (16, "q5, f32 scales"),
 }
-# The rest goes through float32. float16 has more mantissa than bfloat16, so it stays exact as f32;
-# the few bits of the K types lose less to bfloat16's eight than they lost when they were made.
-# MXFP4 is exact in bfloat16.
-_VIA_F32 = {"F16": "F32", "Q2_K": "BF16", "Q3_K": "BF16", "Q6_K": "BF16", "MXFP4": "BF16"}
+# float16 has more mantissa than bfloat16, so it stays exact as f32.
+_VIA_F32 = {"F16": "F32"}
 # Exact in another block type: its levels are integers of eight bits.
 _WIDENED = {"IQ4_NL": ("Q8_0", iq4_nl_as_q8_0)}
 
