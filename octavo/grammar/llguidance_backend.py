@@ -128,11 +128,13 @@ def grammar_text(spec: StructuredOutputs) -> str:
         raise spec.error(_reason(kind, str(error))) from None
 
 
+_SOURCE_LINE = re.compile(r"^ *\d+ \| .*$", re.MULTILINE)
 _UNIMPLEMENTED = re.compile(r'Unimplemented keys: \[(.*?)\]')
 
 
 def _reason(kind: str, error: str) -> str:
     """llguidance's words for the user: one line that names the keyword."""
+    error = _SOURCE_LINE.sub("", error)  # what the user wrote is no part of what is wrong with it
     unsupported = _UNIMPLEMENTED.search(error)
     if unsupported is not None:
         return f"the schema uses {unsupported[1]}, which is not supported"

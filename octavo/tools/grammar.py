@@ -29,6 +29,7 @@ ControlToken = Callable[[str], str | None]
 
 # the spelling that chat templates print calls in, so that models write it, too
 _WRITTEN = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_ODD_PATTERN = re.compile(r"\(\?<?[=!]|\\[1-9]|\\k<")
 # keys beside which "no further properties" would change what the schema means
 _OPEN_ENDED = ("additionalProperties", "unevaluatedProperties", "patternProperties", "$ref",
                "anyOf", "oneOf", "allOf", "not", "if")
@@ -71,8 +72,20 @@ def arguments_schema(tool: Tool) -> dict[str, Any]:
     schema.setdefault("type", "object")
     if not any(key in schema for key in _OPEN_ENDED):
         schema["additionalProperties"] = False
-    return schema | {"x-guidance": _WRITTEN if tool.strict else
-                     {**_WRITTEN, "lenient": True, "coerce_one_of": True}}
+    if tool.strict:
+        return schema | {"x-guidance": _WRITTEN}
+    options = {**_WRITTEN, "lenient": True, "coerce_one_of": True}
+    return _without_odd_patterns(schema) | {"x-guidance": options}
+
+
+def _without_odd_patterns(schema: Any) -> Any:
+    """A schema without patterns that no grammar can follow: with look-around or back-references."""
+    if isinstance(schema, list):
+        return [_without_odd_patterns(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: _without_odd_patterns(value) for key, value in schema.items()
+            if not (key == "pattern" and isinstance(value, str) and _ODD_PATTERN.search(value))}
 
 
 class _Writer:

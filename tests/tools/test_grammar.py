@@ -151,6 +151,10 @@ def test_schemas() -> None:
     loose = grammar(HERMES, tools=[Tool("a", parameters=odd)])
     strict = grammar(HERMES, tools=[Tool("a", parameters=odd, strict=True)])
     assert refusal(loose) is None
+    ahead = {"type": "object", "properties": {"pattern": {"type": "string", "pattern": "^(?!x)"}}}
+    assert refusal(grammar(HERMES, tools=[Tool("a", parameters=ahead)])) is None
+    wrong = grammar(HERMES, tools=[Tool("a", parameters={"properties": {"a": {"type": "no"}}})])
+    assert "Invalid type: no" in (refusal(wrong) or "") and "{" not in (refusal(wrong) or "")
     assert '"not"' in (refusal(strict) or "")
 
 
