@@ -8,6 +8,7 @@ _MARGIN_TOKENS = 160
 # prompts of this many tokens take seconds; beyond that one computation serves several windows
 _CHEAP_PROMPTS = 4096
 _WINDOWS = 4
+_LENGTHS = (512, 1024, 2048, 4096, 8192)
 
 
 @dataclasses.dataclass(slots=True, frozen=True)
@@ -67,6 +68,13 @@ GROUPS = {
         Group("batch", (*_batch(64), *_batch(512)), together=False),
         Group("batch-small", (Case("tg", 32, 16, 64),)),
         Group("batch-some", (*_batch(64, (8, 32)), *_batch(512, (8, 32))), together=False),
+        # decode, prefill and batches of an engine that takes minutes to load
+        Group("once", (Case("tg", 64, 1, 512), Case("pp", 512), *_batch(64, (8, 32)),
+                       *_batch(512, (8, 32)))),
+        Group("growth", (*(Case("pp", n) for n in _LENGTHS),
+                         *(Case("tg", 16, 1, n, _WINDOWS) for n in _LENGTHS))),
+        Group("growth-short", (*(Case("pp", n) for n in _LENGTHS[:3]),
+                               *(Case("tg", 16, 1, n, _WINDOWS) for n in _LENGTHS[:3]))),
         Group("long", (Case("pp", 4096), Case("tg", 32, 1, 4096, _WINDOWS))),
         # seconds in all: to see that everything works
         Group("smoke", (Case("pp", 64), Case("tg", 8, 1, 32), Case("tg", 8, 4, 16))),

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -84,11 +85,13 @@ class OpenAISender:
     endpoint: a path; chat when it ends in /chat/completions. model: the name to ask for.
     prompt_format: "ids" sends token ids (completions only), "text" words or, with a tokenizer,
     its text of the ids. sampling: further fields of every body. timeout_s: of a whole request.
+    on_piece: called for each piece of an answer.
     """
 
     def __init__(self, client: HttpClient, *, model: str, endpoint: str = "/v1/completions",
                  prompt_format: PromptFormat = "text", tokenizer: Tokenizer | None = None,
-                 sampling: dict[str, Any] | None = None, timeout_s: float = 3600.0) -> None:
+                 sampling: dict[str, Any] | None = None, timeout_s: float = 3600.0,
+                 on_piece: Callable[[BenchRequest], None] | None = None) -> None:
         self._client = client
         self._is_chat = endpoint.rstrip("/").endswith("/chat/completions")
         if self._is_chat and prompt_format == "ids":
@@ -97,6 +100,7 @@ class OpenAISender:
         self._endpoint = endpoint
         self._format, self._tokenizer = prompt_format, tokenizer
         self._timeout_s = timeout_s
+        self._on_piece = on_piece
         self._fixed = {"model": model, "stream": True,
                        "stream_options": {"include_usage": True}, **(sampling or {})}
 
@@ -108,7 +112,7 @@ class OpenAISender:
         try:
             async with asyncio.timeout(self._timeout_s):
                 async with self._client.request("POST", self._endpoint, body) as response:
-                    await self._follow(response, record)
+                    await self._follow(response, request, record)
         except TimeoutError:
             record.error = f"no complete answer within {self._timeout_s:g} s"
         except (OSError, HttpError) as error:
@@ -133,7 +137,8 @@ class OpenAISender:
             return self._tokenizer.decode(ids)
         return " ".join(WORDS[i % len(WORDS)] for i in ids)
 
-    async def _follow(self, response: Response, record: RequestRecord) -> None:
+    async def _follow(self, response: Response, request: BenchRequest,
+                      record: RequestRecord) -> None:
         if response.status != 200:
             text = (await response.read()).decode("utf-8", "replace")
             record.error = f"HTTP {response.status}: {' '.join(text.split())[:200]}"
@@ -162,6 +167,8 @@ class OpenAISender:
                     record.itl_s.append(now - last)
                 num_pieces += 1
                 last = now
+                if self._on_piece is not None:
+                    self._on_piece(request)
         record.latency_s = last - record.start_s
         record.num_output_tokens = num_pieces
         if usage is not None:

@@ -21,6 +21,11 @@ def tree_cpu_s(pid: int) -> float:
     return total / ticks + sum(_cpu_or_zero(child) for child in _children(pid))
 
 
+def tree_pids(pid: int) -> list[int]:
+    """`pid` and its living descendants."""
+    return [pid, *(below for child in _children(pid) for below in tree_pids(child))]
+
+
 def _cpu_or_zero(pid: int) -> float:
     try:
         return tree_cpu_s(pid)
