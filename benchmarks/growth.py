@@ -6,6 +6,7 @@ the same from the shortest context to the longest is growth as predicted.
 """
 
 import argparse
+import functools
 import json
 import sys
 from pathlib import Path
@@ -70,11 +71,10 @@ def growth(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bound(result: dict[str, Any], model: str, is_prefill: bool, length: int) -> float:
-    found = [entry for entry in result["machine"] if entry["model"] == model]
-    probe = probe_from_json(found[0]["probe"])
-    for entry in found[1:]:
-        probe = merge_probes(probe, probe_from_json(entry["probe"]))
-    cost = ModelCost(**found[0]["cost"])
+    probes = [probe_from_json(entry["probe"]) for entry in result["machine"]]
+    probe = functools.reduce(merge_probes, probes)  # one machine: what it could do at its best
+    cost = ModelCost(**next(entry["cost"] for entry in result["machine"]
+                            if entry["model"] == model))
     if is_prefill:
         return prefill_bound(cost, probe, threads=result["threads"], tokens=length,
                              step_tokens=_STEP_TOKENS).seconds

@@ -38,7 +38,7 @@ def row(test: str, model: str, **medians: float) -> dict[str, Any]:
 
 def compared(*rows: dict[str, Any]) -> dict[str, Any]:
     return {"rows": list(rows), "threads": 2, "missing": ["vllm: not installed"],
-            "load_average": {"before": 0.25}, "loads": [
+            "load_average": {"before": 0.25}, "samples": [], "loads": [
                 {"entrant": "llama-cpp-python", "facts": {"version": "0.3.36"}}],
             "machine": [{"model": "/m/S.Q4_1.gguf", "probe": PROBE, "cost": COST}]}
 
@@ -79,6 +79,7 @@ def test_the_document_has_every_part(tmp_path: Path) -> None:
              "octavo": "0.1.0", "commit": "abc", "command": "python -m benchmarks.serving",
              "load_average_before": 0.5, "measured_at": "2026-01-01T00:00:00Z"}
     parts: dict[str, Any] = {
+        "machine": {**PROBE, "load_average": [0.5, 0.5, 0.5]},
         "single": SINGLE,
         "serving": {
             "facts": facts,
