@@ -11,6 +11,11 @@ import numpy as np
 from octavo.weights.quant_types import QUANT_TYPES
 
 CHUNK_ELEMENTS = 1 << 20  # per pass, bounds the temporaries
+# Codes past the top of a line's range that its slope is tried with: a steeper line clips the
+# largest values of a block and rounds the others finer. On normal values these and one refit leave
+# 0.0708 of the values (root mean square) in Q4_1, 0 to 3 leave 0.0723, 0 alone 0.0736.
+EXTRA_CODES = (-0.6, 0, 0.6, 1.2, 2, 3)
+LINE_CHUNK = 2048  # blocks of a pass of the line search: its arrays stay in L2
 REFINEMENTS = 4  # rounds of "round, then refit the scale"; the error stops moving after about four
 
 # What stands in for a K type where a row is not whole blocks of 256.
@@ -106,6 +111,50 @@ def _fit_affine(values: np.ndarray, high: int) -> tuple[np.ndarray, np.ndarray]:
     return best
 
 
+def _fit_line(values: np.ndarray, high: int) -> tuple[np.ndarray, np.ndarray]:
+    """Slope d and offset m per row for codes in [0, high], by a search over slopes.
+
+    For each slope the values are rounded to codes and the least-squares line through (code, value)
+    is taken; the best line is refitted once more the same way. Errors come from the sums alone, so
+    a candidate costs no second pass. Two float32 [rows, 1].
+    """
+    parts = [_fit_lines(np.ascontiguousarray(values[start : start + LINE_CHUNK].T), high)
+             for start in range(0, len(values), LINE_CHUNK)]
+    slope, offset = (np.concatenate(part)[:, None] for part in zip(*parts, strict=True))
+    return slope, offset
+
+
+def _fit_lines(columns: np.ndarray, high: int) -> tuple[np.ndarray, np.ndarray]:
+    """As `_fit_line`, for blocks as columns: sums over axis 0 are sums of vectors."""
+    size = np.float32(len(columns))
+    low = columns.min(0)
+    width = columns.max(0) - low
+    sum_v = columns.sum(0)
+    best_error = np.full_like(low, np.inf)
+    slope, offset = np.zeros_like(low), sum_v / size
+    codes = np.empty_like(columns)
+    for extra in (*EXTRA_CODES, None):
+        if extra is None:  # the best line once more
+            inverse = _divide(np.float32(1), slope)
+            start = -offset * inverse
+        else:
+            inverse = _divide(np.float32(high + extra), width)
+            start = -low * inverse
+        np.multiply(columns, inverse, out=codes)
+        np.rint(np.add(codes, start, out=codes), out=codes)
+        np.minimum(np.maximum(codes, 0, out=codes), high, out=codes)
+        sum_q = codes.sum(0)
+        sum_qq = np.einsum("ij,ij->j", codes, codes)
+        sum_qv = np.einsum("ij,ij->j", codes, columns)
+        line = _divide(size * sum_qv - sum_q * sum_v, size * sum_qq - sum_q * sum_q)
+        shift = (sum_v - line * sum_q) / size
+        error = -line * sum_qv - shift * sum_v  # but for the sum of squares, which all share
+        better = error < best_error
+        best_error = np.where(better, error, best_error)
+        slope, offset = np.where(better, line, slope), np.where(better, shift, offset)
+    return slope, offset
+
+
 def _pair_nibbles(codes: np.ndarray) -> np.ndarray:
     """First half of the last axis into low nibbles, second half into high ones."""
     half = codes.shape[-1] // 2
@@ -134,7 +183,7 @@ def _symmetric_codes(values: np.ndarray, low: int, high: int) -> tuple[np.ndarra
 
 def _affine_codes(values: np.ndarray, high: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """f16 scale and offset bytes and codes in [0, high], rounded against both as stored."""
-    scale, offset = _fit_affine(values, high)
+    scale, offset = _fit_line(values, high)
     stored, stored_offset = _half_bytes(scale), _half_bytes(offset)
     scale = stored.view(np.float16).astype(np.float32)
     offset = stored_offset.view(np.float16).astype(np.float32)
