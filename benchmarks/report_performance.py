@@ -85,7 +85,7 @@ def _machine(results: Results) -> list[str]:
                 for load in data.get("loads", ()) if "version" in load.get("facts", {})}
     loads = [f["load_average_before"] for f in found if f["load_average_before"] is not None]
     loads += [data["load_average"]["before"] for data in results.values()
-              if "samples" in data and data["load_average"]["before"] is not None]
+              if "loads" in data and data["load_average"]["before"] is not None]
     lines = [(f"- Machine: {fact['cpu']}, {fact['num_cpus']} CPUs, {fact['memory_gib']} GiB, Linux "
              f"{fact['kernel']}, Python {fact['python']}; measured {fact['measured_at'][:10]}."),
              (f"- Octavo {fact['octavo']}, commit {fact['commit']}; peers: "

@@ -38,7 +38,7 @@ def row(test: str, model: str, **medians: float) -> dict[str, Any]:
 
 def compared(*rows: dict[str, Any]) -> dict[str, Any]:
     return {"rows": list(rows), "threads": 2, "missing": ["vllm: not installed"],
-            "load_average": {"before": 0.25}, "samples": [], "loads": [
+            "load_average": {"before": 0.25}, "loads": [
                 {"entrant": "llama-cpp-python", "facts": {"version": "0.3.36"}}],
             "machine": [{"model": "/m/S.Q4_1.gguf", "probe": PROBE, "cost": COST}]}
 
@@ -93,7 +93,8 @@ def test_the_document_has_every_part(tmp_path: Path) -> None:
             "start_s": 0.7, "start_limit_s": 1.5, "peak_pss_bytes": 400 * 10**6,
             "peak_limit_bytes": 330 * 10**6}}},
         "shared_prefix": {"sequences": 32, "prefix": 1024, "ratio": 1.6, "bit_identical": True,
-                          "tokens_compared": 9, "rates": {"shared": 8.0, "private": 5.0},
+                          "tokens_compared": 9, "samples": {},
+                          "rates": {"shared": 8.0, "private": 5.0},
                           "tokens_per_cpu_s": {"shared": 4.0, "private": 2.5}},
         "robustness": {"goals": [{"what": "8 threads", "target": "0.95x", "measured": "0.97x",
                                   "is_met": True}]},
