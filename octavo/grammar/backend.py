@@ -47,7 +47,8 @@ class GrammarMatcher(Protocol):
 
     def forced_tokens(self) -> list[int]:
         """Tokens that must follow, spelled as the tokenizer would whatever comes behind them; empty
-        where there is choice, or where the forced text may end within a token."""
+        where there is choice, or where the forced text may end within a token. Where it is not
+        empty, fill_mask() allows its first token alone."""
 
     def copy(self) -> "GrammarMatcher":
         """An independent matcher in the same state."""

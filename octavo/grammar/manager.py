@@ -175,20 +175,20 @@ class GrammarManager:
                 forced.popleft()
             matcher.accept((token_id,))
         while matcher.state() != MatcherState.COMPLETE:
-            if not forced:
-                forced.extend(_forced(self._backend, matcher))
+            if forced:
+                running.mask = _mask_of(self._backend, forced[0])
+            elif not self._next_mask(running):
+                return True
             if not (forced and self._jump_forward and running.may_jump(forced[0])):
-                return not self._next_mask(running)
+                return False
             jumped.append(forced.popleft())
             matcher.accept(jumped[-1:])
         return True
 
     def _next_mask(self, running: _Running) -> bool:
-        """Sets the mask of the next token; False if the output can only end here."""
+        """Sets the mask of the next token, and what is forced from there on; False if the output
+        can only end here."""
         assert self._backend is not None
-        if running.forced:
-            running.mask = _mask_of(self._backend, running.forced[0])
-            return True
         matcher = running.matcher
         row = _mask_row(self._backend)
         matcher.fill_mask(row)
@@ -201,6 +201,8 @@ class GrammarManager:
                                          "this model fits)")
             return False
         running.mask = row.tobytes() if running.ignore_eos else mask
+        if _allows_one(row):
+            running.forced.extend(_forced(self._backend, matcher))
         return True
 
     # ---- compiling
@@ -222,7 +224,8 @@ class GrammarManager:
         running = _Running(spec, compiled.matcher.copy(), compiled.first_mask,
                            collections.deque(compiled.forced), request.params.ignore_eos,
                            _jumpable(request))
-        if running.ignore_eos:  # EOS is no choice while the grammar allows anything else
+        if running.ignore_eos and not running.forced:
+            # EOS is no choice while the grammar allows anything else
             self._next_mask(running)
         self._running[request.request_id] = running
         return None
@@ -248,13 +251,11 @@ class GrammarManager:
         row = _mask_row(backend)
         # of a copy: the grammar's own caches stay as they are, whoever used it before
         copy = matcher.copy()
-        forced = _forced(backend, copy)
-        if forced:
-            return _Compiled(matcher, _mask_of(backend, forced[0]), forced)
         copy.fill_mask(row)
         if not row.any():
             raise spec.error("no token of this model can begin a text that fits the grammar")
-        return _Compiled(matcher, row.tobytes(), ())
+        forced = _forced(backend, copy) if _allows_one(row) else ()
+        return _Compiled(matcher, row.tobytes(), forced)
 
     def _get_backend(self) -> GrammarBackend:
         with self._backend_lock:
@@ -277,6 +278,15 @@ def _mask_of(backend: GrammarBackend, token_id: int) -> bytes:
     row = _mask_row(backend)
     row[token_id // 32] = np.uint32(1 << (token_id % 32))
     return row.tobytes()
+
+
+def _allows_one(row: MaskRow) -> bool:
+    """Whether a mask allows one token. Only there is anything forced; asking the matcher costs
+    half as much as a mask."""
+    if np.count_nonzero(row) != 1:
+        return False
+    word = int(row.max())
+    return word & (word - 1) == 0
 
 
 def _forced(backend: GrammarBackend, matcher: GrammarMatcher) -> tuple[int, ...]:

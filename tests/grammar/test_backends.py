@@ -46,6 +46,8 @@ def test_masks_are_what_may_follow(backend: Any, choices: list[str]) -> None:
                    (t[len(prefix) + len(forced):] for t in texts))
         if len(following) > 1 or (following and ends):
             assert not forced
+        if forced:
+            assert allowed(matcher, backend.vocab_size) == {forced[0]}
 
 
 def test_random_walks_with_rollback(backend: Any) -> None:
