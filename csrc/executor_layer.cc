@@ -71,6 +71,11 @@ void Executor::kv_unit(const ActSet& acts, const QkvRecord& record, int head, in
   }
 }
 
+// x += y * scale. The scale is a copy: a reference might alias x, which would forbid vectors.
+static void add_scaled(float* __restrict x, const float* __restrict y, int n, float scale) {
+  for (int i = 0; i < n; ++i) x[i] = std::fma(y[i], scale, x[i]);
+}
+
 void Executor::add_linear(Spmd& spmd, const AddLinearRecord& record) {
   const PackedMatrix& w = record.linear.weight;
   const ActSet& source = record.source == LinearSource::kAttention ? attention_out_ : glu_out_;
@@ -89,8 +94,7 @@ void Executor::add_linear(Spmd& spmd, const AddLinearRecord& record) {
     product(record.linear, panel, panels, acts, row0, rows, tile, ld, column, columns);
     for (int i = 0; i < rows; ++i) {
       float* x = stream_ + static_cast<size_t>(row0 + i) * plan_.hidden + column;
-      const float* y = tile + i * ld;
-      for (int c = 0; c < columns; ++c) x[c] = std::fma(y[c], record.scale, x[c]);
+      add_scaled(x, tile + i * ld, columns, record.scale);
     }
   });
 }

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "cpu_isa.h"
-#include "linear.h"
+#include "cpu/linear_driver.h"
 
 namespace octavo {
 namespace {
@@ -19,17 +19,6 @@ constexpr int kHalf = 8;  // rows of a register
 constexpr int kTokens = 4;
 // Columns of a block, in quads.
 constexpr int kQuads = kQuantGroup / 4;
-
-struct TileArgs {
-  const PackedMatrix* matrix;
-  const uint8_t* panel;
-  const ActRows* acts;
-  int row;
-  float* out;
-  int64_t ldo;
-};
-
-using TileFn = void (*)(const TileArgs&);
 
 inline __m256i load_bytes(const uint8_t* p) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
@@ -310,19 +299,11 @@ TileFn tile_function(const PackedMatrix& w, int panels, int rows) {
 void tile(const PackedMatrix& w, int panel, int panels, const ActRows& acts, int row0, int m,
           float* out, int64_t ldo) {
   const bool floats = w.layout == Layout::kF32 || w.layout == Layout::kBF16;
-  // An even split: 5 rows run as 3 + 2, not as 4 + 1.
-  const int tiles = (m + kTokens - 1) / kTokens;
-  const int step = (m + tiles - 1) / tiles;
-  for (int p = 0; p < panels;) {
-    const int wide = floats ? panels_at_once(step, panels - p) : 1;
-    for (int i = 0; i < m; i += step) {
-      const int rows = m - i < step ? m - i : step;
-      const TileArgs args = {&w, w.data + static_cast<size_t>(panel + p) * w.panel_stride, &acts,
-                             row0 + i, out + i * ldo + p * kLanes, ldo};
-      tile_function(w, wide, rows)(args);
-    }
-    p += wide;
-  }
+  const int step = even_rows(m, kTokens);
+  run_tiles(
+      w, panel, panels, acts, row0, m, out, ldo,
+      [=](int left) { return TileShape{floats ? panels_at_once(step, left) : 1, kTokens}; },
+      [&](int wide, int rows) { return tile_function(w, wide, rows); });
 }
 
 }  // namespace

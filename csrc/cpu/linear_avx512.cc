@@ -242,17 +242,12 @@ TileFn int8_tile_of(const PackedMatrix& w, int panels, int rows) {
 
 void int8_product(const PackedMatrix& w, int panel, int panels, const ActRows& acts, int row0,
                   int m, float* out, int64_t ldo) {
-  for (int p = 0; p < panels;) {
-    const int wide = m >= kPairsFrom && panels - p >= 2 ? 2 : 1;
-    const int step = tile_rows(m, wide == 2 ? kPairTokens : kMaxTokens);
-    for (int i = 0; i < m; i += step) {
-      const int rows = m - i < step ? m - i : step;
-      const TileArgs args = {&w, w.data + static_cast<size_t>(panel + p) * w.panel_stride, &acts,
-                             row0 + i, out + i * ldo + p * kLanes, ldo};
-      int8_tile_of(w, wide, rows)(args);
-    }
-    p += wide;
-  }
+  run_tiles(
+      w, panel, panels, acts, row0, m, out, ldo,
+      [=](int left) {
+        return m >= kPairsFrom && left >= 2 ? TileShape{2, kPairTokens} : TileShape{1, kMaxTokens};
+      },
+      [&](int wide, int rows) { return int8_tile_of(w, wide, rows); });
 }
 
 void tile(const PackedMatrix& w, int panel, int panels, const ActRows& acts, int row0, int m,

@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "linear.h"
+#include "cpu/linear_driver.h"
 
 namespace octavo {
 namespace {
@@ -14,33 +14,14 @@ namespace {
 // + 3 temporaries = 29 of 32 registers.
 constexpr int kMaxTokens = 16;
 
-// The largest even split of m rows into tiles: 17 rows run as 9 + 8, not as 16 + 1.
-inline int tile_rows(int m, int most) {
-  const int tiles = (m + most - 1) / most;
-  return (m + tiles - 1) / tiles;
-}
-
 inline __m512i broadcast4(const void* p) {
   int32_t value;
   std::memcpy(&value, p, 4);
   return _mm512_set1_epi32(value);
 }
 
-// One tile: rows row0 .. row0 + T - 1 of the activations against consecutive panels.
-struct TileArgs {
-  const PackedMatrix* matrix;
-  const uint8_t* panel;
-  const ActRows* acts;
-  int row;
-  float* out;
-  int64_t ldo;
-};
-
-using TileFn = void (*)(const TileArgs&);
-
 // Float tiles. Op::step(acc, w, a) adds one 64-byte vector of weights (one column, or one column
-// pair) times one 4-byte activation. P panels run side by side: a lone accumulator would wait for
-// the latency of its own multiply-add (4 to 6 cycles) at every step.
+// pair) times one 4-byte activation.
 template <class Op, int P, int T>
 void float_tile(const TileArgs& t) {
   const int k = t.acts->k;
@@ -70,6 +51,7 @@ void float_tile(const TileArgs& t) {
 
 struct F32Op {
   static constexpr int kColumns = 1;
+  static constexpr int kFewRowPanels = 1;
   static const uint8_t* rows(const ActRows& a) { return reinterpret_cast<const uint8_t*>(a.f32); }
   static __m512 step(__m512 acc, __m512i w, __m512i x) {
     return _mm512_fmadd_ps(_mm512_castsi512_ps(w), _mm512_castsi512_ps(x), acc);
@@ -79,6 +61,7 @@ struct F32Op {
 // bf16 without the instruction: widened, the same two fused steps as the generic code.
 struct WidenedBf16Op {
   static constexpr int kColumns = 2;
+  static constexpr int kFewRowPanels = 2;  // two dependent steps a vector: one sum would wait for them
   static const uint8_t* rows(const ActRows& a) { return reinterpret_cast<const uint8_t*>(a.bf16); }
   static __m512 step(__m512 acc, __m512i w, __m512i x) {
     const __m512i high = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
@@ -90,8 +73,11 @@ struct WidenedBf16Op {
   }
 };
 
-// Rows of a float tile: 4 panels x 4 rows or 2 panels x 8 rows, 16 accumulators either way.
+// Rows of a float tile of two panels: 16 accumulators, 98 % of the peak of vdpbf16ps.
 constexpr int kFloatTokens = 8;
+// Up to this many rows the weights come from memory: one ascending stream a thread reads 14 % faster
+// than four side by side (two threads), though each sum then waits for itself.
+constexpr int kFewRows = 4;
 
 template <class Op, int P>
 TileFn float_tile_for(int rows) {
@@ -103,26 +89,15 @@ TileFn float_tile_for(int rows) {
 }
 
 template <class Op>
-TileFn float_tile_of(int panels, int rows) {
-  if (panels == 4) return float_tile_for<Op, 4>(rows);
-  return panels == 2 ? float_tile_for<Op, 2>(rows) : float_tile_for<Op, 1>(rows);
-}
-
-template <class Op>
 void float_product(const PackedMatrix& w, int panel, int panels, const ActRows& acts, int row0,
                    int m, float* out, int64_t ldo) {
-  const int step = tile_rows(m, kFloatTokens);
-  for (int p = 0; p < panels;) {
-    const int left = panels - p;
-    const int wide = (left >= 4 && step <= 4) ? 4 : (left >= 2 ? 2 : 1);
-    for (int i = 0; i < m; i += step) {
-      const int rows = m - i < step ? m - i : step;
-      const TileArgs args = {&w, w.data + static_cast<size_t>(panel + p) * w.panel_stride, &acts,
-                             row0 + i, out + i * ldo + p * kLanes, ldo};
-      float_tile_of<Op>(wide, rows)(args);
-    }
-    p += wide;
-  }
+  const int most = m <= kFewRows ? Op::kFewRowPanels : 2;
+  run_tiles(
+      w, panel, panels, acts, row0, m, out, ldo,
+      [=](int left) { return TileShape{left < most ? left : most, kFloatTokens}; },
+      [](int wide, int rows) {
+        return wide == 2 ? float_tile_for<Op, 2>(rows) : float_tile_for<Op, 1>(rows);
+      });
 }
 
 }  // namespace

@@ -8,6 +8,7 @@ namespace {
 // One accumulator an output, column pairs ascending: the result does not depend on the tile.
 struct Bf16Op {
   static constexpr int kColumns = 2;
+  static constexpr int kFewRowPanels = 1;
   static const uint8_t* rows(const ActRows& a) { return reinterpret_cast<const uint8_t*>(a.bf16); }
   static __m512 step(__m512 acc, __m512i w, __m512i x) {
     return _mm512_dpbf16_ps(acc, (__m512bh)w, (__m512bh)x);

@@ -10,7 +10,7 @@
 
 #include <cstring>
 
-#include "linear.h"
+#include "cpu/linear_driver.h"
 
 namespace octavo {
 namespace {
@@ -20,17 +20,6 @@ constexpr int kRegisters = 4;  // of 4 rows each, in a vector of 16 rows
 // weights (4) and the activations (8) fit the 32 registers beside part of the float sums.
 constexpr int kTokens = 4;
 constexpr int kQuads = kQuantGroup / 4;
-
-struct TileArgs {
-  const PackedMatrix* matrix;
-  const uint8_t* panel;
-  const ActRows* acts;
-  int row;
-  float* out;
-  int64_t ldo;
-};
-
-using TileFn = void (*)(const TileArgs&);
 
 inline float32x4_t load_halves(const uint8_t* p, int r) {
   return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p + 8 * r)));
@@ -315,19 +304,11 @@ TileFn tile_function(const PackedMatrix& w, int panels, int rows) {
 void tile(const PackedMatrix& w, int panel, int panels, const ActRows& acts, int row0, int m,
           float* out, int64_t ldo) {
   const bool floats = w.layout == Layout::kF32 || w.layout == Layout::kBF16;
-  // An even split: 5 rows run as 3 + 2, not as 4 + 1.
-  const int tiles = (m + kTokens - 1) / kTokens;
-  const int step = (m + tiles - 1) / tiles;
-  for (int p = 0; p < panels;) {
-    const int wide = floats ? panels_at_once(step, panels - p) : 1;
-    for (int i = 0; i < m; i += step) {
-      const int rows = m - i < step ? m - i : step;
-      const TileArgs args = {&w, w.data + static_cast<size_t>(panel + p) * w.panel_stride, &acts,
-                             row0 + i, out + i * ldo + p * kLanes, ldo};
-      tile_function(w, wide, rows)(args);
-    }
-    p += wide;
-  }
+  const int step = even_rows(m, kTokens);
+  run_tiles(
+      w, panel, panels, acts, row0, m, out, ldo,
+      [=](int left) { return TileShape{floats ? panels_at_once(step, left) : 1, kTokens}; },
+      [&](int wide, int rows) { return tile_function(w, wide, rows); });
 }
 
 }  // namespace
