@@ -198,15 +198,26 @@ def _threads(args: EngineArgs, machine: MachineFacts, lines: list[str]) -> int:
             raise _bad("num_threads", args.num_threads,
                        f"give at most {4 * machine.num_affinity_cpus}, four for each of the "
                        f"{machine.num_affinity_cpus} CPUs this process may use")
-        return args.num_threads
+        # more threads than CPUs only take turns: 6 to 14 % slower here with four times as many
+        if args.num_threads > machine.num_affinity_cpus:
+            lines.append(f"threads {machine.num_affinity_cpus}: {args.num_threads} were asked for, "
+                         f"and this process may use {machine.num_affinity_cpus} CPUs")
+        return min(args.num_threads, machine.num_affinity_cpus)
     # a second hyperthread of a core adds nothing to kernels that saturate it
     choices = {"physical cores": machine.num_cores, "CPU affinity": machine.num_affinity_cpus}
     if machine.cpu_quota is not None:
-        choices["cgroup quota"] = int(machine.cpu_quota)
+        choices["cgroup quota"] = _quota_threads(machine.cpu_quota)
     threads = max(1, min(choices.values()))
     why = min(choices, key=lambda name: choices[name])
     lines.append(f"threads {threads}: {why}")
     return threads
+
+
+def _quota_threads(quota: float) -> int:
+    """Its whole CPUs, which run evenly; one more, stopped for a part of each period, where the
+    whole ones leave more than 15 % of the quota unused."""
+    whole = int(quota)
+    return whole if whole >= 0.85 * quota else whole + 1
 
 
 def _quantization(args: EngineArgs, lines: list[str]) -> Quantization | None:

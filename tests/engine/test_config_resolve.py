@@ -62,13 +62,19 @@ def test_context_is_capped_by_the_cache_unless_asked_for() -> None:
 
 
 @pytest.mark.parametrize("facts, threads", [
-    ({}, 4), ({"num_affinity_cpus": 2}, 2), ({"cpu_quota": 2.9}, 2), ({"cpu_quota": 0.5}, 1),
-    ({"num_cores": 1}, 1),
+    ({}, 4), ({"num_affinity_cpus": 2}, 2), ({"cpu_quota": 2.9}, 3), ({"cpu_quota": 2.3}, 2),
+    ({"cpu_quota": 1.5}, 2), ({"cpu_quota": 0.5}, 1), ({"num_cores": 1}, 1),
 ])
 def test_threads(facts: dict[str, float], threads: int) -> None:
     machine = dataclasses.replace(MACHINE, **facts)  # type: ignore[arg-type]
     assert resolve(machine).config.model.num_threads == threads
     assert resolve(num_threads=3).config.model.num_threads == 3
+
+
+def test_no_more_threads_than_cpus() -> None:
+    clamped = resolve(num_threads=20)
+    assert clamped.config.model.num_threads == MACHINE.num_affinity_cpus == 8
+    assert any("threads 8" in line and "20" in line for line in clamped.lines)
 
 
 def test_backend() -> None:
