@@ -23,34 +23,39 @@ I64 = npt.NDArray[np.int64]
 class StepRows:
     """Where each request's results are among the R logits rows.
 
-    draw_rows[i] is the row that draws for the request in state row draw_states[i];
-    score_rows: (state row, its rows in prompt order); forced_rows: likewise, rows that score
-    output tokens.
+    draw_rows[i] is the row that draws for the request in state row draw_states[i]; draw_list and
+    state_list hold the same. score_rows: (state row, its rows in prompt order); forced_rows:
+    likewise, rows that score output tokens.
     """
 
     draw_rows: I64
     draw_states: I64
     score_rows: tuple[tuple[int, I64], ...] = ()
     forced_rows: tuple[tuple[int, I64], ...] = ()
+    draw_list: list[int] = dataclasses.field(init=False)
+    state_list: list[int] = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "draw_list", self.draw_rows.tolist())
+        object.__setattr__(self, "state_list", self.draw_states.tolist())
 
 
 class _Repeat:
     """A step that the next one may repeat with one more token for each of its requests: every
-    request ran one token and drew, and only positions, slots and tokens differ a step later."""
+    request ran one token and drew, and only positions, slots and tokens differ a step later.
+
+    Views, not arrays: see RequestStates.
+    """
 
     def __init__(self, arrays: StepArrays, rows: I64, step_rows: StepRows) -> None:
-        n = len(rows)
         self.rows = rows
         self.step_rows = step_rows
-        self.positions = arrays.positions[:n]
-        self.token_ids = arrays.token_ids[:n]
-        self.slots = arrays.slot_mapping[0, :n]
-        self.counters = (self.positions, arrays.context_len[:n], arrays.sampling.position[:n])
-        self.steps_in_block = 0
-
-    def count_steps_in_block(self, block_size: int) -> None:
-        """Steps until some request's position enters a new block."""
-        self.steps_in_block = block_size - 1 - int((self.positions % block_size).max())
+        self.row_list: list[int] = rows.tolist()
+        self.positions = arrays.positions.data
+        self.context_len = arrays.context_len.data
+        self.draw_position = arrays.sampling.position.data
+        self.token_ids = arrays.token_ids.data
+        self.slots = arrays.slot_mapping.data
 
 
 class InputBatch:
@@ -90,7 +95,6 @@ class InputBatch:
         draws_all = len(step_rows.draw_rows) == num_seqs == num_tokens == a.num_rows
         if draws_all and not states.edits and not states.grammar_masks:
             self._repeat = _Repeat(a, rows, step_rows)
-            self._repeat.count_steps_in_block(self._block_size)
         return step_rows
 
     def fill_again(self, states: RequestStates) -> StepRows | None:
@@ -102,20 +106,21 @@ class InputBatch:
         again = self._repeat
         if again is None or states.edits or states.grammar_masks:
             return None
-        for counter in again.counters:
-            counter += 1
-        computed = states.num_computed[again.rows]
-        if ((computed != again.positions).any()
-                or (states.num_tokens[again.rows] - computed != 1).any()):
-            return None
-        again.token_ids[:] = states.token_ids[again.rows, again.positions]
-        if again.steps_in_block:
-            again.steps_in_block -= 1
-            again.slots += 1
-        else:
-            self._fill_blocks(states, again.rows, again.rows, again.positions,
-                              int(again.positions.max()) + 1)
-            again.count_steps_in_block(self._block_size)
+        enters_block = False
+        for i, row in enumerate(again.row_list):
+            position = again.positions[i] + 1
+            num_tokens = position + 1
+            if (states.num_computed_view[row] != position
+                    or states.num_tokens_view[row] != num_tokens):
+                return None
+            again.positions[i] = position
+            again.context_len[i] = again.draw_position[i] = num_tokens
+            again.token_ids[i] = states.token_ids_view[row, position]
+            again.slots[0, i] += 1
+            enters_block = enters_block or position % self._block_size == 0
+        if enters_block:
+            positions = self._arrays.positions[: len(again.rows)]
+            self._fill_blocks(states, again.rows, again.rows, positions, int(positions.max()) + 1)
         return again.step_rows
 
     def _fill_blocks(self, states: RequestStates, rows: I64, token_rows: I64,

@@ -31,7 +31,7 @@ class ModelRunner:
         self._model = model
         self._arrays = StepArrays(limits)
         self._batch = InputBatch(self._arrays, block_size=block_size)
-        self._last: tuple[list[str], I64, I64] = ([], np.zeros(0, np.int64), np.zeros(0, np.int64))
+        self._last_ids: list[str] = []
         self._states = RequestStates(
             max_num_seqs=limits.max_seqs, max_model_len=max_model_len,
             max_blocks_per_seq=limits.max_blocks_per_seq, vocab_size=limits.vocab_size,
@@ -50,35 +50,33 @@ class ModelRunner:
         if not so.num_scheduled_tokens:
             return ModelRunnerOutput(step_id=so.step_id, sampled_token_ids={})
         request_ids = list(so.num_scheduled_tokens)
-        step_rows = None
-        if self._repeats(so, request_ids):
-            _, rows, num_scheduled = self._last
-            step_rows = self._batch.fill_again(self._states)
-        else:
+        again = self._batch.fill_again(self._states) if self._repeats(so, request_ids) else None
+        if again is None:
             rows, num_scheduled = self._step_rows(so.num_scheduled_tokens)
-            self._last = (request_ids, rows, num_scheduled)
-        if step_rows is None:
             step_rows = self._batch.fill(self._states, rows, num_scheduled)
+        else:
+            step_rows = again
+        self._last_ids = request_ids
         outputs = self._model.step(self._arrays)
         result = self._collect(so.step_id, step_rows, outputs)
-        self._states.num_computed[rows] += num_scheduled
+        computed, row_of = self._states.num_computed_view, self._states.row_of
+        for request_id, num_tokens in so.num_scheduled_tokens.items():
+            computed[row_of[request_id]] += num_tokens
         return result
 
     def _repeats(self, so: SchedulerOutput, request_ids: list[str]) -> bool:
-        """Whether the step is the last one again, a token further. Long runs of decode steps are:
-        most of what a step costs in Python is then saved."""
-        return (request_ids == self._last[0] and not so.new_requests
+        """Whether the step runs the requests of the last one, a token each. Long runs of decode
+        steps do: most of what a step costs in Python is then saved."""
+        return (request_ids == self._last_ids and not so.new_requests
                 and sum(so.num_scheduled_tokens.values()) == len(request_ids)
-                and int(self._last[2].sum()) == len(request_ids)
                 and not any(c.replaced_blocks for c in so.cached_requests))
 
     def _apply(self, so: SchedulerOutput) -> None:
         states = self._states
         for new in so.new_requests:
             states.add(new)
-        if so.cached_requests:
-            rows = [states.update(c) for c in so.cached_requests]
-            states.num_computed[rows] = [c.num_computed_tokens for c in so.cached_requests]
+        for cached in so.cached_requests:
+            states.update(cached)
         states.grammar_masks = {
             states.row_of[request_id]: np.frombuffer(mask, np.uint32)
             for request_id, mask in so.masks.items()
@@ -99,26 +97,20 @@ class ModelRunner:
         failed: dict[str, str] = {}
         for row, r in step_rows.forced_rows:
             logprobs[states.ids[row]] = rows_logprobs(outputs, r, int(states.num_logprobs[row]))
-        drawn = outputs.sampled[step_rows.draw_rows]
-        tokens = drawn.tolist()
-        ids = [states.ids[row] for row in step_rows.draw_states.tolist()]
-        if all(token_id >= 0 for token_id in tokens):
-            states.append_tokens(step_rows.draw_states, drawn)
-            sampled = {request_id: [token_id] for request_id, token_id in zip(ids, tokens)}
-        else:
-            good = drawn >= 0
-            states.append_tokens(step_rows.draw_states[good], drawn[good])
-            for request_id, token_id in zip(ids, tokens):
-                if token_id < 0:
-                    failed[request_id] = NOTHING_TO_DRAW
-                else:
-                    sampled[request_id] = [token_id]
-        wanted = states.num_logprobs[step_rows.draw_states]
-        for i in np.flatnonzero(wanted >= 0).tolist():
-            if ids[i] in sampled:
-                row = int(step_rows.draw_rows[i])
-                entry = row_logprobs(outputs, row, int(wanted[i]))
-                logprobs.setdefault(ids[i], []).append(entry)
+        every = len(step_rows.draw_list) == len(outputs.sampled)
+        drawn = outputs.sampled if every else outputs.sampled[step_rows.draw_rows]
+        for i, token_id in enumerate(drawn.tolist()):
+            row = step_rows.state_list[i]
+            request_id = states.ids[row]
+            if token_id < 0:
+                failed[request_id] = NOTHING_TO_DRAW
+                continue
+            states.append_token(row, token_id)
+            sampled[request_id] = [token_id]
+            wanted = states.num_logprobs_view[row]
+            if wanted >= 0:
+                entry = row_logprobs(outputs, step_rows.draw_list[i], wanted)
+                logprobs.setdefault(request_id, []).append(entry)
         prompt_logprobs = {
             states.ids[row]: rows_logprobs(outputs, r, int(states.num_prompt_logprobs[row]))
             for row, r in step_rows.score_rows

@@ -51,6 +51,12 @@ class RequestStates:
         self.edits: dict[int, SamplingState] = {}
         # rows with a grammar: what the next token may be, for one step
         self.grammar_masks: dict[int, npt.NDArray[np.uint32]] = {}
+        # The same memory, for single elements: a step has streamed the weights through the caches,
+        # and the little code behind a memoryview comes back far sooner than NumPy's.
+        self.token_ids_view = self.token_ids.data
+        self.num_tokens_view = self.num_tokens.data
+        self.num_computed_view = self.num_computed.data
+        self.num_logprobs_view = self.num_logprobs.data
         self._free = list(range(n - 1, -1, -1))
 
     def add(self, new: NewRequestData) -> int:
@@ -99,6 +105,7 @@ class RequestStates:
     def update(self, cached: CachedRequestData) -> int:
         """Applies what changed since the last step; returns the row."""
         row = self.row_of[cached.request_id]
+        self.num_computed_view[row] = cached.num_computed_tokens
         if cached.new_block_ids:
             start = int(self.num_blocks[row])
             end = start + len(cached.new_block_ids)
@@ -111,16 +118,14 @@ class RequestStates:
         self.num_unscored[row] = cached.num_unscored_tokens
         return row
 
-    def append_tokens(self, rows: npt.NDArray[np.int64], token_ids: I32) -> None:
-        """Records one drawn token for each of the rows."""
-        self.token_ids[rows, self.num_tokens[rows]] = token_ids
-        self.num_tokens[rows] += 1
-        if not self.edits:
-            return
-        for row, token_id in zip(rows.tolist(), token_ids.tolist()):
-            state = self.edits.get(row)
-            if state is not None:
-                state.append(token_id)
+    def append_token(self, row: int, token_id: int) -> None:
+        """Records a drawn token."""
+        at = self.num_tokens_view[row]
+        self.token_ids_view[row, at] = token_id
+        self.num_tokens_view[row] = at + 1
+        state = self.edits.get(row)
+        if state is not None:
+            state.append(token_id)
 
     def append_token(self, row: int, token_id: int) -> None:
         """Records an output token that was not drawn."""

@@ -42,7 +42,8 @@ def used(a: StepArrays) -> dict[str, np.ndarray]:
 
 
 def draw(states: RequestStates, rows: np.ndarray, step: int) -> None:
-    states.append_tokens(rows, (np.arange(len(rows), dtype=np.int32) * 7 + step) % 100)
+    for i, row in enumerate(rows.tolist()):
+        states.append_token(row, (7 * i + step) % 100)
     states.num_computed[rows] += 1
 
 

@@ -32,6 +32,7 @@ _KV_DTYPES = {"f32": 0, "bf16": 1, "int8": 2}
 # Tables of alternatives up to this width are kept from step to step; wider ones are made for the
 # step that wants them.
 _KEPT_TOP = 64
+_FEW_ROWS = 64
 _STEP_FIELDS = (
     "token_ids", "positions", "query_start_loc", "context_len", "block_tables", "slot_mapping",
     "logits_indices",
@@ -108,7 +109,10 @@ class NativeModel:
 
     def _bind_top(self, sampling: SamplingArrays, rows: int) -> int:
         """Makes room for the most alternatives any row asks for; returns that number."""
-        top = max(0, int(sampling.num_logprobs[:rows].max(initial=0)))
+        if rows <= _FEW_ROWS:  # little code: the caches are cold between steps
+            top = max(0, *sampling.num_logprobs.data[:rows])
+        else:
+            top = max(0, int(sampling.num_logprobs[:rows].max(initial=0)))
         kept = top <= _KEPT_TOP
         if top != self._top_ids.shape[1] or (not kept and self._top_ids.shape[0] < rows):
             shape = (self._limits.max_rows if kept else rows, top)
