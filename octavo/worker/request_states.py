@@ -119,18 +119,10 @@ class RequestStates:
         return row
 
     def append_token(self, row: int, token_id: int) -> None:
-        """Records a drawn token."""
+        """Records an output token."""
         at = self.num_tokens_view[row]
         self.token_ids_view[row, at] = token_id
         self.num_tokens_view[row] = at + 1
-        state = self.edits.get(row)
-        if state is not None:
-            state.append(token_id)
-
-    def append_token(self, row: int, token_id: int) -> None:
-        """Records an output token that was not drawn."""
-        self.token_ids[row, self.num_tokens[row]] = token_id
-        self.num_tokens[row] += 1
         state = self.edits.get(row)
         if state is not None:
             state.append(token_id)

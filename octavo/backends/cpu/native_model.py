@@ -110,7 +110,7 @@ class NativeModel:
     def _bind_top(self, sampling: SamplingArrays, rows: int) -> int:
         """Makes room for the most alternatives any row asks for; returns that number."""
         if rows <= _FEW_ROWS:  # little code: the caches are cold between steps
-            top = max(0, *sampling.num_logprobs.data[:rows])
+            top = max((0, *sampling.num_logprobs.data[:rows]))
         else:
             top = max(0, int(sampling.num_logprobs[:rows].max(initial=0)))
         kept = top <= _KEPT_TOP
