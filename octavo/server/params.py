@@ -6,8 +6,10 @@ Knows the wire's names and the engine's; no tokenizer, no HTTP.
 from typing import Any
 
 from octavo.core.sampling_params import SamplingParams
+from octavo.core.structured_outputs import StructuredOutputs
 from octavo.errors import InvalidRequestError
 from octavo.server.protocol.requests import ChatRequest, CompletionRequest, SamplingFields
+from octavo.server.protocol.response_request import ResponseRequest
 from octavo.server.state import ServerState
 from octavo.server.structured import structured_outputs
 
@@ -82,6 +84,24 @@ def chat_params(request: ChatRequest, state: ServerState) -> SamplingParams:
     if asked is not None and asked < 1:
         raise InvalidRequestError(f"max_completion_tokens is {asked}: give at least 1",
                                   param="max_completion_tokens")
+    return SamplingParams(**fields)
+
+
+def response_params(request: ResponseRequest, state: ServerState, *, num_logprobs: int | None,
+                    wanted: StructuredOutputs | None) -> SamplingParams:
+    """num_logprobs, wanted: what the request's own fields make of these. Raises
+    InvalidRequestError naming the field."""
+    _refuse_common(request, state)
+    fields = _fields(request, state)
+    _check_logprobs("top_logprobs", request.top_logprobs)
+    fields["logprobs"] = num_logprobs
+    fields["max_tokens"] = request.max_output_tokens
+    if wanted is not None:
+        if fields["structured_outputs"] is not None:
+            raise InvalidRequestError(
+                f"text.format and {fields['structured_outputs'].field} are given: give one of "
+                "them", param="text.format")
+        fields["structured_outputs"] = wanted
     return SamplingParams(**fields)
 
 

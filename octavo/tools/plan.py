@@ -57,12 +57,14 @@ class ModelFormats:
 class AnswerPlan:
     """One request's. Immutable; the parsers it makes are not.
 
-    tools: what the conversation may use, checked (check_tools, check_choice).
+    tools: what the conversation may use, checked (check_tools, check_choice). `given` has them
+    all, also where the choice is "none".
     """
 
     def __init__(self, formats: ModelFormats, tools: Sequence[Tool] = (),
                  choice: ToolChoice = ToolChoice()) -> None:  # noqa: B008 (frozen)
         self._formats = formats
+        self.given = tuple(tools)
         self.tools = () if choice.mode == "none" else tuple(tools)
         self.choice = choice
 

@@ -14,6 +14,17 @@ TOOL = {"type": "function", "function": {
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}},
           "required": ["a", "b"], "additionalProperties": False}
 CHAT = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Say something."}]
+ITEMS = [
+    {"role": "developer", "content": "Be short."},
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Weather?"}]},
+    {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]},
+    {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "look_up",
+     "arguments": '{"city": "Rome"}', "status": "completed"},
+    {"type": "function_call_output", "call_id": "call_1", "output": "sunny"},
+    {"type": "custom_tool_call", "call_id": "call_2", "name": "run", "input": "ls"},
+    {"type": "custom_tool_call_output", "call_id": "call_2", "output": [
+        {"type": "input_text", "text": "a.txt"}]},
+]
 
 # (path, body) that are answered with 200, each exercising fields of its own
 SOUND: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -39,6 +50,16 @@ SOUND: tuple[tuple[str, dict[str, Any]], ...] = (
         "max_tokens": 3, "response_format": {"type": "json_object"}}),
     ("/v1/chat/completions", {"messages": CHAT, "tools": [TOOL], "tool_choice": "none",
                               "max_tokens": 6}),
+    ("/v1/responses", {"input": "Hi", "instructions": "Be short.", "max_output_tokens": 4,
+                       "metadata": {"a": "b"}, "truncation": "auto", "top_logprobs": 2,
+                       "include": ["message.output_text.logprobs"], "reasoning": {
+                           "effort": "low", "summary": "auto"}}),
+    ("/v1/responses", {"input": ITEMS[1:4], "max_output_tokens": 4, "stream": True, "store": False,
+                       "tools": [TOOL["function"] | {"type": "function"}], "tool_choice": "none",
+                       "parallel_tool_calls": False}),
+    ("/v1/responses", {"input": "Hi", "max_output_tokens": 12, "text": {
+        "verbosity": "low", "format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}}),
+    ("/v1/responses/input_tokens", {"input": ITEMS, "tools": [{"type": "custom", "name": "run"}]}),
     ("/tokenize", {"prompt": "abc", "add_special_tokens": True}),
     ("/tokenize", {"messages": CHAT, "add_generation_prompt": True}),
     ("/detokenize", {"tokens": [97, 98, 99]}),
@@ -53,7 +74,9 @@ _NASTY: tuple[Any, ...] = (
 _FIELDS = ("model", "n", "stream", "max_tokens", "temperature", "messages", "prompt", "tools",
            "tool_choice", "response_format", "stop", "logprobs", "priority", "cache_salt",
            "chat_template", "chat_template_kwargs", "guided_json", "guided_regex",
-           "guided_grammar", "structured_outputs", "request_id", "unknown_field", "__class__")
+           "guided_grammar", "structured_outputs", "request_id", "input", "text", "reasoning",
+           "include", "previous_response_id", "truncation", "max_output_tokens",
+           "unknown_field", "__class__")
 _HEADERS = (b"content-type: text/plain", b"content-type:", b"content-length: 0", b"x: \xff\xfe",
             b"content-length: 99999999999999999999", b"transfer-encoding: chunked", b"expect: x",
             b"authorization: Bearer \xc3\xa9", b"origin: null", b"host:", b"x-request-id: a b",
