@@ -16,7 +16,7 @@
 //  No id left (all banned or NaN): sampled = -1; the caller fails that request.
 //  Logprob, rank and alternatives are of the logits as they came in: log-softmax over 2^-40 weights;
 //  rank = 1 + ids before it in the order of 4 (the vocabulary's size at -inf); alternatives in that order, those at -inf left out
-//  (id -1, logprob -inf fill up).
+//  (id -1, logprob -inf fill up). A row with report ids lists these in their given order instead.
 #include "octavo/kernels.h"
 
 #include <algorithm>
@@ -305,6 +305,15 @@ void report_top(const Row& row, double log_sum, int wanted, const Scratch& scrat
   }
 }
 
+// The listed ids in their order, whatever their likelihood.
+void report_listed(const Row& row, double log_sum, const int32_t* listed, int n, int32_t* ids,
+                   float* logprobs) {
+  for (int i = 0; i < n; ++i) {
+    ids[i] = listed[i];
+    logprobs[i] = logprob_of(row, log_sum, row.x[listed[i]]);
+  }
+}
+
 int32_t choose(const Row& row, const SamplingInputs& in, int r, const Scratch& scratch) {
   if (row.best < 0 || !(in.temperature[r] > 0.0f)) return row.best;
   return draw(row, in, r, filter_row(row, in, r, scratch));
@@ -339,7 +348,13 @@ void sample_row(float* logits, int vocab, const SamplingInputs& in, int r,
   if (reports && raw.best >= 0) {
     log_sum = log_total(raw);
     const int wanted = std::min(in.num_logprobs[r], out.top_stride);
-    if (wanted > 0) report_top(raw, log_sum, wanted, scratch, top_ids, top_logprobs);
+    const int first = in.report_start[r];
+    const int listed = std::min(in.report_start[r + 1] - first, out.top_stride);
+    if (listed > 0) {
+      report_listed(raw, log_sum, in.report_ids + first, listed, top_ids, top_logprobs);
+    } else if (wanted > 0) {
+      report_top(raw, log_sum, wanted, scratch, top_ids, top_logprobs);
+    }
   }
   int32_t token = target;
   if (!scores && !changes) {

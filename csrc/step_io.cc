@@ -112,7 +112,10 @@ std::string check_sampling(const StepArrays& a, int rows, const StepLimits& l, i
   std::string error = check_sparse("penalty_start/penalty_ids", s.penalty_start, s.penalty_ids,
                                    rows, l.max_sparse, vocab);
   if (!error.empty()) return error;
-  return check_sparse("bias_start/bias_ids", s.bias_start, s.bias_ids, rows, l.max_sparse, vocab);
+  error = check_sparse("bias_start/bias_ids", s.bias_start, s.bias_ids, rows, l.max_sparse, vocab);
+  if (!error.empty()) return error;
+  return check_sparse("report_start/report_ids", s.report_start, s.report_ids, rows,
+                      l.max_rows * l.max_report_ids, vocab);
 }
 
 }  // namespace

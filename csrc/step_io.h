@@ -18,6 +18,7 @@ struct StepLimits {
   int32_t num_groups = 1;
   int32_t max_mask_rows = 0;
   int32_t max_sparse = 0;
+  int32_t max_report_ids = 0;  // of one row
   int32_t max_position = 0;  // positions the rope tables hold
   int32_t block_size = 16;
   int32_t num_blocks = 0;

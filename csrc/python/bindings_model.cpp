@@ -20,6 +20,7 @@ ModelConfig config_from(const nb::dict& d) {
   c.limits.num_groups = number("num_kv_groups");
   c.limits.max_mask_rows = number("max_mask_rows");
   c.limits.max_sparse = number("max_sparse");
+  c.limits.max_report_ids = number("max_report_ids");
   c.limits.max_position = number("max_position");
   c.limits.block_size = number("block_size");
   c.limits.num_blocks = number("num_blocks");
@@ -84,6 +85,8 @@ void bind_sampling(Binder& b, const StepLimits& l, int vocab, SamplingInputs* s)
   b.bind("bias_start", rows + 1, &s->bias_start);
   b.bind("bias_ids", l.max_sparse, &s->bias_ids);
   b.bind("bias_values", l.max_sparse, &s->bias_values);
+  b.bind("report_start", rows + 1, &s->report_start);
+  b.bind("report_ids", rows * l.max_report_ids, &s->report_ids);
 }
 
 // The caller keeps the arrays alive and in place while they are bound.

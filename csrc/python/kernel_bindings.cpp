@@ -287,6 +287,9 @@ octavo::SamplingInputs sampling_inputs(const nb::object& arrays, size_t rows, si
   in.bias_start = field<int32_t>(arrays, "bias_start", rows + 1);
   in.bias_ids = field<int32_t>(arrays, "bias_ids", 0);
   in.bias_values = field<float>(arrays, "bias_values", 0);
+  in.report_start = field<int32_t>(arrays, "report_start", rows + 1);
+  in.report_ids = field<int32_t>(arrays, "report_ids", 0);
+  check_sparse(in.report_start, rows, nb::len(nb::object(arrays.attr("report_ids"))));
   check_sparse(in.penalty_start, rows, nb::len(nb::object(arrays.attr("penalty_ids"))));
   check_sparse(in.bias_start, rows, nb::len(nb::object(arrays.attr("bias_ids"))));
   return in;

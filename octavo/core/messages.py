@@ -54,7 +54,8 @@ class TokenLogprobs(msgspec.Struct, array_like=True):
     """Raw-model logprobs of one position.
 
     token_id, logprob, rank (1 = most likely): the drawn (or given) token.
-    top_ids, top_logprobs: the k most likely, descending; ties by lower id.
+    top_ids, top_logprobs: the k most likely, descending; ties by lower id. Those that the request
+        lists, in its order, if it does.
     """
 
     token_id: int

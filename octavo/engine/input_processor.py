@@ -178,7 +178,7 @@ class InputProcessor:
                 f"{field} holds {wrong}: the vocabulary has the ids 0 to {size - 1}", param=field)
 
     def _check_ids(self, params: SamplingParams) -> None:
-        for field in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+        for field in ("stop_token_ids", "allowed_token_ids", "logit_bias", "logprob_token_ids"):
             ids = getattr(params, field)
             if ids is not None:
                 self._check_range(field, list(ids))
@@ -224,7 +224,7 @@ class InputProcessor:
 
     def _check_logprobs(self, num_prompt: int, max_tokens: int, params: SamplingParams) -> None:
         """Bounds what a request may make the front end hold."""
-        num_entries = 0
+        num_entries = max_tokens * params.n * len(params.logprob_token_ids or ())
         for wanted, num_tokens in ((params.prompt_logprobs, num_prompt),
                                    (params.logprobs, max_tokens * params.n)):
             if wanted is not None:

@@ -283,7 +283,8 @@ class _Sample:
 
     def _add_logprobs(self, entry: TokenLogprobs) -> None:
         assert self.logprobs is not None and self.cumulative_logprob is not None
-        self.logprobs.append(_logprob_dict(entry, self.group.tokenizer))
+        listed = self.group.prepared.params.logprob_token_ids is not None
+        self.logprobs.append(_logprob_dict(entry, self.group.tokenizer, ranked=not listed))
         self.cumulative_logprob += entry.logprob
 
     def _add_text(self, token_id: int) -> bool:
@@ -366,11 +367,13 @@ class _Sample:
         return output
 
 
-def _logprob_dict(entry: TokenLogprobs, tokenizer: Tokenizer) -> TokenLogprobDict:
-    """The token itself first, then the alternatives."""
+def _logprob_dict(entry: TokenLogprobs, tokenizer: Tokenizer, *,
+                  ranked: bool = True) -> TokenLogprobDict:
+    """The token itself first, then the alternatives: the most likely ones, or the listed ids, which
+    come without a rank."""
     text = tokenizer.id_to_token_text
     found = {entry.token_id: Logprob(entry.logprob, entry.rank, text(entry.token_id))}
     for rank, (token_id, logprob) in enumerate(zip(entry.top_ids, entry.top_logprobs), start=1):
         if token_id not in found:
-            found[token_id] = Logprob(logprob, rank, text(token_id))
+            found[token_id] = Logprob(logprob, rank if ranked else None, text(token_id))
     return found

@@ -11,7 +11,8 @@ LengthLimit = Literal["max_tokens", "context", "kv_cache"]
 
 
 class Logprob(NamedTuple):
-    """One token's raw-model log probability. rank: 1 = most likely."""
+    """One token's raw-model log probability. rank: 1 = most likely; None where its id was
+    listed."""
 
     logprob: float
     rank: int | None

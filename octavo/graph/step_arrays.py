@@ -26,6 +26,7 @@ class StepLimits:
     num_kv_groups: int = 1
     max_mask_rows: int = 64
     max_sparse: int = 1 << 16  # penalty or bias entries of a whole step
+    max_report_ids: int = 128  # ids that one row is asked to report
     vocab_size: int = 0
 
 
@@ -64,6 +65,10 @@ class SamplingArrays:
         self.bias_start: I32 = np.zeros(r + 1, np.int32)
         self.bias_ids: I32 = np.zeros(limits.max_sparse, np.int32)
         self.bias_values: F32 = np.zeros(limits.max_sparse, np.float32)
+        # ids whose logprobs a row reports, in this order, instead of the most likely ones'; sparse
+        # by row. num_logprobs is their number there.
+        self.report_start: I32 = np.zeros(r + 1, np.int32)
+        self.report_ids: I32 = np.zeros(r * limits.max_report_ids, np.int32)
 
 
 class StepArrays:
@@ -93,7 +98,8 @@ class StepOutputs:
 
     sampled[r]: the drawn id (a score row: its target). logprob, rank: of that id under the raw
     model (rank 1 = most likely), where asked for. top_ids/top_logprobs: [R, k] for the largest k
-    asked for in this step. logits: raw [R, vocab], only when asked for.
+    asked for in this step; the listed ids of a row that has some. logits: raw
+    [R, vocab], only when asked for.
     """
 
     __slots__ = ("logits", "logprob", "num_native_calls", "rank", "sampled", "top_ids",

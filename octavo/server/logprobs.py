@@ -21,9 +21,11 @@ _FLOOR = -9999.0
 class CompletionLogprobWriter:
     """Logprobs of one choice of /v1/completions, in pieces or at once: it keeps the text offset."""
 
-    def __init__(self, tokenizer: Tokenizer, num_top: int, *, skip_special_tokens: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, num_top: int, listed: Sequence[int] | None = None, *,
+                 skip_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
         self._num_top = num_top
+        self._listed = listed
         self._skip_special = skip_special_tokens
         self._offset = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -49,9 +51,10 @@ class CompletionLogprobWriter:
         self._offset += len(text)
 
     def _top(self, token_id: int, entry: TokenLogprobDict) -> dict[str, float]:
-        """The most likely ones, and the token itself: one more where it is not among them."""
+        """The most likely (or the listed) ones, and the token itself: one more where it is not
+        among them."""
         top: dict[str, float] = {}
-        for candidate, logprob in [*most_likely(entry, self._num_top),
+        for candidate, logprob in [*_candidates(entry, self._num_top, self._listed),
                                    (token_id, entry[token_id])]:
             # two tokens of one text: the more likely one stays
             top.setdefault(token_text(self._tokenizer, candidate), finite(logprob.logprob))
@@ -64,8 +67,9 @@ class CompletionLogprobWriter:
 
 
 def chat_logprobs(tokenizer: Tokenizer, token_ids: Sequence[int],
-                  entries: Sequence[TokenLogprobDict], num_top: int) -> ChatLogprobs:
-    """The drawn tokens with exactly num_top candidates each."""
+                  entries: Sequence[TokenLogprobDict], num_top: int,
+                  listed: Sequence[int] | None = None) -> ChatLogprobs:
+    """The drawn tokens with exactly num_top candidates each, or with the listed ids."""
     content = []
     for token_id, entry in zip(token_ids, entries):
         content.append(ChatLogprob(
@@ -74,7 +78,7 @@ def chat_logprobs(tokenizer: Tokenizer, token_ids: Sequence[int],
             top_logprobs=[
                 TopLogprob(token=tokenizer.id_to_token_text(candidate),
                            bytes=_bytes(tokenizer, candidate), logprob=finite(value.logprob))
-                for candidate, value in most_likely(entry, num_top)
+                for candidate, value in _candidates(entry, num_top, listed)
             ],
         ))
     return ChatLogprobs(content=content)
@@ -96,6 +100,15 @@ def most_likely(entry: TokenLogprobDict, count: int) -> list[tuple[int, Logprob]
     """The `count` most likely candidates, most likely first."""
     ranked = sorted(entry.items(), key=lambda item: (-item[1].logprob, item[0]))
     return ranked[:count]
+
+
+def _candidates(entry: TokenLogprobDict, count: int,
+                listed: Sequence[int] | None) -> list[tuple[int, Logprob]]:
+    """The most likely ones, or those the request lists, in its order. Those of a prompt position
+    are never the listed ones."""
+    if listed is None or not all(i in entry for i in listed):
+        return most_likely(entry, count)
+    return [(i, entry[i]) for i in dict.fromkeys(listed)]
 
 
 def token_text(tokenizer: Tokenizer, token_id: int) -> str:

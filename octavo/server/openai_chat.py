@@ -136,7 +136,7 @@ class _ChatCompletion:
         if part.logprobs is None:
             return None
         return chat_logprobs(self._tokenizer, part.token_ids, part.logprobs,
-                             self._request.top_logprobs or 0)
+                             self._request.top_logprobs or 0, self._request.logprob_token_ids)
 
     def _token_ids(self, part: CompletionOutput) -> list[int] | UnsetType:
         return part.token_ids if self._request.return_token_ids else UNSET

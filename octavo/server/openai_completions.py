@@ -129,14 +129,15 @@ class _Completion:
         logprobs = None
         if is_first:
             self._writers[index] = CompletionLogprobWriter(
-                self._tokenizer, request.logprobs or 0,
+                self._tokenizer, request.logprobs or 0, request.logprob_token_ids,
                 skip_special_tokens=self.params.skip_special_tokens)
             # a delta has the prompt's logprobs once, for all its samples
             if output.prompt_logprobs is not None:
                 self._prompt_entries[prompt_index] = output.prompt_logprobs
             if request.echo:
                 text, logprobs = self._echoed(prompt_index, index, output, text)
-        if entries is not None and request.logprobs is not None:
+        asked = request.logprobs is not None or request.logprob_token_ids is not None
+        if entries is not None and asked:
             logprobs = self._writers[index].write(token_ids, entries, logprobs)
         choice = CompletionChoice(
             index=index, text=text, logprobs=logprobs, finish_reason=part.finish_reason,

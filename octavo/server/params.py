@@ -23,7 +23,7 @@ _SAME_NAME = (
     *_ADVISED, "n", "seed", "presence_penalty", "frequency_penalty", "stop", "min_tokens",
     "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "skip_special_tokens",
     "spaces_between_special_tokens", "allowed_token_ids", "bad_words", "truncate_prompt_tokens",
-    "prompt_logprobs", "cache_salt",
+    "prompt_logprobs", "logprob_token_ids", "cache_salt",
 )
 
 
@@ -78,6 +78,9 @@ def chat_params(request: ChatRequest, state: ServerState) -> SamplingParams:
     _check_logprobs("top_logprobs", request.top_logprobs)
     if request.top_logprobs and not request.logprobs:
         raise InvalidRequestError("top_logprobs needs logprobs=true", param="top_logprobs")
+    if request.top_logprobs and request.logprob_token_ids is not None:
+        raise InvalidRequestError("logprob_token_ids says which tokens to report: leave out "
+                                  "top_logprobs", param="top_logprobs")
     fields["logprobs"] = (request.top_logprobs or 0) if request.logprobs else None
     asked = request.max_completion_tokens
     fields["max_tokens"] = request.max_tokens if asked is None else asked

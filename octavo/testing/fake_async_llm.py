@@ -123,7 +123,10 @@ class _Scripted:
         self.token_ids.append(token_id)
         output.sampled_token_ids[request_id] = [token_id]
         if new.params.logprobs is not None:
-            output.logprobs[request_id] = [_logprobs(token_id, new.params.logprobs)]
+            listed = new.params.logprob_token_ids
+            entry = _logprobs(token_id, len(listed) if listed else new.params.logprobs)
+            entry.top_ids = listed or entry.top_ids
+            output.logprobs[request_id] = [entry]
 
     def _draw(self, position: int) -> int:
         if self._faulty and position == _FAULT_AT:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from octavo.graph.step_arrays import StepArrays
 from octavo.worker.request_states import RequestStates
-from octavo.worker.sampling.gather import fill_draw_rows, fill_score_rows
+from octavo.worker.sampling.gather import fill_draw_rows, fill_report_ids, fill_score_rows
 
 I64 = npt.NDArray[np.int64]
 
@@ -92,6 +92,13 @@ class InputBatch:
         a.token_ids[:num_tokens] = states.token_ids[token_rows, positions]
         self._fill_blocks(states, rows, token_rows, positions, int(ends.max()))
         step_rows = self._fill_rows(states, rows, starts, computed, ends)
+        if states.report_ids:
+            drawn = zip(step_rows.draw_states.tolist(), step_rows.draw_rows.tolist())
+            fill_report_ids(
+                a.sampling, states,
+                [*((state, [row]) for state, row in drawn),
+                 *((state, at.tolist()) for state, at in step_rows.forced_rows)],
+                num_rows=a.num_rows)
         draws_all = len(step_rows.draw_rows) == num_seqs == num_tokens == a.num_rows
         if draws_all and not states.edits and not states.grammar_masks:
             self._repeat = _Repeat(a, rows, step_rows)

@@ -51,6 +51,8 @@ class RequestStates:
         self.edits: dict[int, SamplingState] = {}
         # rows with a grammar: what the next token may be, for one step
         self.grammar_masks: dict[int, npt.NDArray[np.uint32]] = {}
+        # rows that report the logprobs of these ids, not of the most likely ones
+        self.report_ids: dict[int, I32] = {}
         # The same memory, for single elements: a step has streamed the weights through the caches,
         # and the little code behind a memoryview comes back far sooner than NumPy's.
         self.token_ids_view = self.token_ids.data
@@ -89,6 +91,9 @@ class RequestStates:
         self.seed[row] = np.uint64(new.seed)
         self.sample_index[row] = new.sample_index
         self.num_logprobs[row] = self._count(p.logprobs, absent=-1)
+        if p.logprob_token_ids is not None:
+            self.report_ids[row] = np.asarray(p.logprob_token_ids, np.int32)
+            self.num_logprobs[row] = len(p.logprob_token_ids)
         # a request that already has output has delivered its prompt logprobs
         resumed = len(new.token_ids) > new.num_prompt_tokens
         wanted = None if resumed else p.prompt_logprobs
@@ -134,4 +139,5 @@ class RequestStates:
             return
         self.ids[row] = ""
         self.edits.pop(row, None)
+        self.report_ids.pop(row, None)
         self._free.append(row)

@@ -7,7 +7,12 @@ from collections.abc import Mapping
 
 from octavo.backends.seam import Backend, KVOptions, LoadedModel, WeightSource
 from octavo.config import BackendName, EngineConfig
-from octavo.core.sampling_params import MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
+from octavo.core.sampling_params import (
+    MAX_BAD_WORDS,
+    MAX_LOGIT_BIAS,
+    MAX_LOGPROB_TOKEN_IDS,
+    MAX_STOP_TOKEN_IDS,
+)
 from octavo.core.step import ModelRunnerOutput, SchedulerOutput
 from octavo.errors import ConfigError
 from octavo.graph.step_arrays import StepLimits
@@ -91,7 +96,7 @@ def step_limits(config: EngineConfig, vocab_size: int, num_kv_groups: int = 1) -
         max_rows=tokens,  # prompt logprobs score every row of a step
         max_blocks_per_seq=-(-max_model_len // config.cache.block_size),
         num_kv_groups=num_kv_groups, max_mask_rows=seqs, max_sparse=seqs * per_seq,
-        vocab_size=vocab_size,
+        max_report_ids=MAX_LOGPROB_TOKEN_IDS, vocab_size=vocab_size,
     )
 
 

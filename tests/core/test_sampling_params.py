@@ -21,6 +21,7 @@ from octavo.errors import InvalidRequestError
     ("allowed_token_ids", []), ("cache_salt", 5), ("cache_salt", "\udfff"),
     ("logit_bias", [1]), ("logit_bias", {"a": 1.0}), ("logit_bias", {1: "a"}),
     ("logit_bias", {1: float("nan")}), ("logit_bias", {10**30: 1.0}),
+    ("logprob_token_ids", []), ("logprob_token_ids", [1] * 129), ("logprob_token_ids", ["a"]),
 ])
 def test_a_bad_value_is_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(InvalidRequestError, match=field):

@@ -46,6 +46,27 @@ def test_a_reported_seed_repeats_the_request(llm: LLM) -> None:
     assert [o.token_ids for o in first.outputs] == [o.token_ids for o in second.outputs]
 
 
+def test_listed_tokens_report_what_all_of_them_would(llm: LLM) -> None:
+    """In the given order, without ranks, to the bit; forced tokens of a grammar too."""
+    listed = [97, 5, 255, 98, 1]
+    for form in (None, {"choice": ["abcabc and more", "xyz"]}):
+        fields = {"temperature": 1.0, "seed": 4, "max_tokens": 6, "structured_outputs": form}
+        everything, asked, alone = (out.outputs[0] for out in llm.generate(["x", "x", "x"], [
+            SamplingParams(logprobs=-1, **fields),
+            SamplingParams(logprob_token_ids=listed, **fields), SamplingParams(**fields)]))
+        assert asked.token_ids == everything.token_ids == alone.token_ids
+        assert asked.cumulative_logprob == everything.cumulative_logprob
+        for token_id, entry, full in zip(asked.token_ids, asked.logprobs, everything.logprobs):
+            assert list(entry) == [token_id, *(i for i in listed if i != token_id)]
+            assert entry[token_id] == full[token_id]
+            for i in set(listed) - {token_id}:
+                assert entry[i] == full[i]._replace(rank=None)
+    with pytest.raises(InvalidRequestError, match="logprob_token_ids holds 100000"):
+        llm.generate("x", SamplingParams(logprob_token_ids=[100000]))
+    with pytest.raises(InvalidRequestError, match="logprobs is 2"):
+        SamplingParams(logprob_token_ids=[1], logprobs=2)
+
+
 def test_token_ids_and_text_are_the_same_prompt(llm: LLM) -> None:
     ids = llm.get_tokenizer().encode("hello")
     prompts: list[Prompt] = ["hello", ids, {"prompt_token_ids": ids}]

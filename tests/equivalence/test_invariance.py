@@ -27,6 +27,7 @@ MAX_TOKENS = 14
 RECORD = {"type": "object", "additionalProperties": False, "required": ["kind", "word", "n"],
           "properties": {"kind": {"const": "record"}, "word": {"type": "string"},
                          "n": {"type": "integer"}}}
+LISTED = {"logprobs": 0, "logprob_token_ids": [260, 34, 2, 49151, 281]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,16 +69,16 @@ def sampling_mix(index: int) -> SamplingParams:
         {"temperature": 0.0, "frequency_penalty": 1.0, "logit_bias": {260: 3.0, 281: -100.0}},
         {"temperature": 1.2, "bad_words": ["the", "and a"], "min_tokens": 6, "ignore_eos": False},
         {"temperature": 1.0, "allowed_token_ids": list(range(500, 4000, 7))},
-        {"temperature": 1.5, "top_k": 200, "top_p": 0.8, "min_p": 0.01},
-        {"temperature": 1.0, "structured_outputs": {"json": RECORD}},
+        {"temperature": 1.5, "top_k": 200, "top_p": 0.8, "min_p": 0.01, **LISTED},
+        {"temperature": 1.0, "structured_outputs": {"json": RECORD}, **LISTED},
         {"temperature": 1.0, "repetition_penalty": 1.2, "logit_bias": {260: 3.0},
          "structured_outputs": {"regex": "[a-z ]{3,40}[.]( [0-9]+)*"}},
     ]
-    options: dict[str, Any] = {"ignore_eos": True} | kinds[index % len(kinds)]
+    options: dict[str, Any] = {"ignore_eos": True, "logprobs": 2} | kinds[index % len(kinds)]
     if index % 9 == 8:
         options["prompt_logprobs"] = 1
     n = 2 if index % 4 == 3 else 3 if index % 9 == 5 else 1
-    return SamplingParams(n=n, seed=1000 + index, max_tokens=MAX_TOKENS, logprobs=2, **options)
+    return SamplingParams(n=n, seed=1000 + index, max_tokens=MAX_TOKENS, **options)
 
 
 def make_cases(count: int) -> list[Case]:

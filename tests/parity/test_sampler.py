@@ -105,6 +105,34 @@ def test_everything_at_once(seed: int) -> None:
     np.testing.assert_array_equal(tokens[scored], arrays.target_ids[scored])
 
 
+def test_listed_ids_report_the_floats_that_all_would() -> None:
+    """In their order, whatever else the row does; those at -inf too; other rows as ever."""
+    vocab = 700
+    rng = np.random.default_rng(3)
+    logits = _logits(vocab, 3)
+    logits[:, 9] = -np.inf
+    arrays = _arrays(vocab, temperature=1.0, num_logprobs=rng.choice([-1, 0, 4], ROWS),
+                     mask_index=rng.integers(-1, 4, ROWS))
+    arrays.masks[:] = rng.integers(0, 2**32, arrays.masks.shape, dtype=np.uint32)
+    arrays.target_ids[::5] = 17
+    everything = _arrays(vocab, num_logprobs=vocab)
+    _, _, _, all_ids, all_logprobs = _native(logits, everything, vocab)
+    lengths = rng.choice([0, 1, 30], ROWS)
+    arrays.report_start[1:] = np.cumsum(lengths)
+    arrays.num_logprobs[lengths > 0] = lengths[lengths > 0]
+    listed = [rng.permutation(vocab)[:n] for n in lengths]
+    for r, ids in enumerate(listed):
+        ids[:1] = 9
+        arrays.report_ids[arrays.report_start[r] : arrays.report_start[r + 1]] = ids
+    _check(logits, arrays)
+    _, _, _, top_ids, top_logprobs = _native(logits, arrays, 30)
+    for r, ids in enumerate(listed):
+        by_id = dict(zip(all_ids[r].tolist(), all_logprobs[r].tolist())) | {9: -np.inf}
+        if len(ids):
+            assert top_ids[r, : len(ids)].tolist() == ids.tolist()
+            assert top_logprobs[r, : len(ids)].tolist() == [by_id[i] for i in ids.tolist()]
+
+
 def test_strange_logits() -> None:
     vocab = 70
     logits = _logits(vocab, 1)

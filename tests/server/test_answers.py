@@ -102,6 +102,23 @@ def test_echo_scores_the_prompt(client: HttpClient) -> None:
         assert token in top
 
 
+def test_listed_tokens_are_the_alternatives(client: HttpClient) -> None:
+    """Of a chat or a text, in the order of the list, whether logprobs are asked for or not."""
+    listed = [ord("b"), ord("a"), ord("z")]
+    fields = {"max_tokens": 2, "temperature": 0, "logprob_token_ids": listed}
+    chat = client.chat("SAY:xy|", **fields).json["choices"][0]["logprobs"]["content"]
+    assert len(chat) == 2
+    for item in chat:
+        assert [top["token"] for top in item["top_logprobs"]] == ["b", "a", "z"]
+    text = client.complete("SAY:xy|", **fields).json["choices"][0]["logprobs"]
+    for token, top in zip(text["tokens"], text["top_logprobs"]):
+        assert list(top) == ["b", "a", "z", token]
+    for more in ({"logprobs": True, "top_logprobs": 2}, {"logprob_token_ids": [999]},
+                 {"logprob_token_ids": []}):
+        refused = client.chat("x", **(fields | more))
+        assert refused.status == 400 and "logprob" in refused.error()["param"]
+
+
 def test_max_tokens_zero_scores_and_generates_nothing(client: HttpClient) -> None:
     for stream in (False, True):
         answer = client.complete("Reply", max_tokens=0, echo=True, logprobs=1, stream=stream)

@@ -34,9 +34,10 @@ def used(a: StepArrays) -> dict[str, np.ndarray]:
              "slots": a.slot_mapping[0, :t], "tables": a.block_tables[0, :s, :blocks],
              "logits_indices": a.logits_indices[:r]}
     for name, array in vars(a.sampling).items():
-        if name in ("penalty_start", "bias_start"):
+        if name in ("penalty_start", "bias_start", "report_start"):
             found[name] = array[: r + 1]
-        elif name not in ("masks", "penalty_ids", "penalty_counts", "bias_ids", "bias_values"):
+        elif name not in ("masks", "penalty_ids", "penalty_counts", "bias_ids", "bias_values",
+                          "report_ids"):
             found[name] = array[:r]
     return {name: np.array(array) for name, array in found.items()}
 

@@ -161,6 +161,8 @@ struct SamplingInputs {
   const int32_t* bias_start;
   const int32_t* bias_ids;
   const float* bias_values;
+  const int32_t* report_start;
+  const int32_t* report_ids;
 };
 
 struct SamplingOutputs {

@@ -25,8 +25,9 @@ def sample_rows(
 
     logits: [num_rows or more, vocab] float32, not modified. A NaN counts as -inf, +inf as the
     largest float. Returns (sampled, logprob, rank, top_ids, top_logprobs), the last two
-    [num_rows, k] for the largest num_logprobs. sampled is -1 where nothing may be drawn. logprob,
-    rank and alternatives are of the raw logits; rows that want none have -inf, 0 and -1.
+    [num_rows, k] for the largest num_logprobs; a row with report ids lists
+    these. sampled is -1 where nothing may be drawn. logprob, rank and alternatives are of the raw
+    logits; rows that want none have -inf, 0 and -1.
     """
     width = max([0, *(int(n) for n in arrays.num_logprobs[:num_rows])])
     width = min(width, logits.shape[1])
@@ -46,8 +47,12 @@ def sample_rows(
         report = _Report.of(_sanitized(raw))
         if report is None:
             continue
-        ids = report.best(wanted)
-        ids = ids[report.logits[ids] > -np.inf]
+        first, end = int(arrays.report_start[row]), int(arrays.report_start[row + 1])
+        if end > first:
+            ids = arrays.report_ids[first:end].astype(np.intp)
+        else:
+            ids = report.best(wanted)
+            ids = ids[report.logits[ids] > -np.inf]
         top_ids[row, : len(ids)] = ids
         top_logprobs[row, : len(ids)] = report.logprobs[ids]
         if 0 <= token < raw.size:

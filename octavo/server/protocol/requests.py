@@ -42,6 +42,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     bad_words: list[str] | None = None
     truncate_prompt_tokens: int | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: list[int] | None = None
     priority: int = 0
     cache_salt: str | None = None
     request_id: str | None = None

@@ -5,12 +5,15 @@ known: of the prompt, or of text that a grammar forced). It knows RequestStates 
 backends.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from octavo.graph.step_arrays import SamplingArrays
 from octavo.worker.request_states import RequestStates
 
+I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
 
@@ -32,6 +35,7 @@ def fill_draw_rows(arrays: SamplingArrays, states: RequestStates, *, draw_rows: 
     arrays.position[at] = states.num_tokens[state_rows]
     arrays.target_ids[at] = -1
     arrays.mask_index[at] = -1
+    arrays.report_start[: num_rows + 1] = 0
     if states.edits:
         _fill_edits(arrays, states, draw_rows=draw_rows, state_rows=state_rows,
                     num_rows=num_rows)
@@ -47,6 +51,23 @@ def fill_score_rows(arrays: SamplingArrays, *, rows: I64, target_ids: npt.NDArra
     """Makes `rows` report the logprob of `target_ids` and of `num_logprobs` alternatives."""
     arrays.target_ids[rows] = target_ids
     arrays.num_logprobs[rows] = num_logprobs
+
+
+def fill_report_ids(arrays: SamplingArrays, states: RequestStates,
+                    rows_of: Sequence[tuple[int, Sequence[int]]], *, num_rows: int) -> None:
+    """Lists, behind the other filling, the ids to report: rows_of has (state row, its R rows)."""
+    lengths = np.zeros(num_rows, np.int32)
+    ids_of: dict[int, I32] = {}
+    for state_row, rows in rows_of:
+        ids = states.report_ids.get(state_row)
+        if ids is not None:
+            for row in rows:
+                ids_of[row] = ids
+                lengths[row] = len(ids)
+    np.cumsum(lengths, out=arrays.report_start[1 : num_rows + 1])
+    for row, ids in ids_of.items():
+        start = int(arrays.report_start[row])
+        arrays.report_ids[start : start + len(ids)] = ids
 
 
 def _neutralize(arrays: SamplingArrays, num_rows: int) -> None:

@@ -252,6 +252,8 @@ BAD_SAMPLING = {
     "penalty id": ("penalty_ids", 0, 1 << 20, "vocabulary"),
     "penalty start": ("penalty_start", 1, 1 << 20, "ascend"),
     "bias id": ("bias_ids", 0, -2, "vocabulary"),
+    "report id": ("report_ids", 0, 1 << 20, "vocabulary"),
+    "report start": ("report_start", 1, 1 << 20, "ascend"),
 }
 
 
@@ -261,7 +263,8 @@ def test_a_bad_sampling_index_is_refused(case: str) -> None:
     loaded = load_cpu(tiny_llama())
     arrays = StepArrays(limits_of(tiny_llama()))
     fill_step(arrays, [Chunk(token_ids=[1], start=0, block_ids=[[0]])], block_size=BLOCK_SIZE)
-    arrays.sampling.penalty_start[1] = arrays.sampling.bias_start[1] = 1
+    for start in ("penalty_start", "bias_start", "report_start"):
+        getattr(arrays.sampling, start)[1] = 1
     loaded.step(arrays)
     getattr(arrays.sampling, field)[at] = value
     with pytest.raises(ValueError, match=message):
