@@ -44,9 +44,9 @@ def conversation_of(request: ResponseRequest | InputTokensRequest,
     earlier: list[Item] = []
     if request.previous_response_id is not None:
         previous = store.get(request.previous_response_id, param=_PREVIOUS)
-        earlier = previous.all_items()
+        earlier = previous.input_items() + previous.output_items()
         _check_calls(earlier, request.previous_response_id)
-    given = input_items(request.input)
+    given = input_items(request.input, find=store.output_item)
     if not earlier and not given and request.instructions is None:
         raise InvalidRequestError(
             "input is missing: give a text or a list of items" if request.input is None else

@@ -13,6 +13,7 @@ from octavo.errors import InvalidRequestError
 Item = dict[str, Any]
 
 MAX_ITEMS = 8192
+_REFERENCE = "item_reference"
 _ROLES = ("user", "assistant", "system", "developer")
 _STATUSES = ("in_progress", "completed", "incomplete")
 # content parts, and the key of their text
@@ -20,10 +21,12 @@ _TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "ref
                "summary_text": "text", "reasoning_text": "text"}
 
 
-def input_items(given: Any) -> list[Item]:
+def input_items(given: Any, *, find: Callable[[str], Item | None] = lambda item_id: None
+                ) -> list[Item]:
     """The items of a request, each with id, type and all that its type demands.
 
-    given: a text, a list of items, or None. Raises InvalidRequestError naming the place.
+    given: a text, a list of items, or None. find: the item that an item_reference means. Raises
+    InvalidRequestError naming the place.
     """
     if given is None:
         return []
@@ -33,19 +36,26 @@ def input_items(given: Any) -> list[Item]:
         raise _bad("input", f"is {_short(given)}: give a text or a list of items")
     if len(given) > MAX_ITEMS:
         raise _bad("input", f"has {len(given)} items, and may have {MAX_ITEMS}")
-    return [_item(item, f"input[{index}]") for index, item in enumerate(given)]
+    return [_item(item, f"input[{index}]", find) for index, item in enumerate(given)]
 
 
-def _item(item: Any, where: str) -> Item:
+def _item(item: Any, where: str, find: Callable[[str], Item | None]) -> Item:
     if not isinstance(item, dict):
         raise _bad(where, f"is {_short(item)}: give an object")
     kind = item.get("type")
-    if kind is None and "role" in item:
-        kind = "message"
+    if kind is None and ("role" in item or "id" in item):
+        kind = "message" if "role" in item else _REFERENCE
+    if kind == _REFERENCE:
+        item_id = item.get("id")
+        found = find(item_id) if isinstance(item_id, str) else None
+        if found is None:
+            raise _bad(f"{where}.id", f"is {_short(item_id)}: no item of that id is kept here, "
+                       "send the item itself")
+        return _item(found, where, find)
     make = _KINDS.get(kind) if isinstance(kind, str) else None
     if make is None:
         raise _bad(f"{where}.type", "is missing: give the item's type" if kind is None else
-                   f"is {_short(kind)}: this server takes {', '.join(_KINDS)}")
+                   f"is {_short(kind)}: this server takes {', '.join(_KINDS)}, {_REFERENCE}")
     return make(item, where)
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator
 
 import msgspec
+from msgspec import UNSET
 
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.outputs import CompletionOutput, RequestOutput
@@ -88,8 +89,8 @@ class ResponseAnswer:
             temperature=params.temperature, text=echoed_text(request.text),
             tool_choice="auto" if request.tool_choice is None else request.tool_choice,
             tools=echoed_tools(self.plan.given), top_logprobs=self._num_top or 0,
-            top_p=params.top_p, truncation=request.truncation or "disabled", user=request.user,
-            metadata=request.metadata or {})
+            top_p=params.top_p, truncation=request.truncation or "disabled",
+            user=UNSET if request.user is None else request.user, metadata=request.metadata or {})
 
     async def set_prompt(self, prompt: str) -> None:
         """The rendered prompt: it decides what the output is held to. Raises
@@ -171,7 +172,8 @@ class ResponseAnswer:
 
     def _keep(self, ended: ResponseObject) -> None:
         stored = StoredResponse(body=_encode(ended), output=_encode(ended.output),
-                                conversation=_encode(self._conversation.items))
+                                conversation=_encode(self._conversation.items),
+                                item_ids=tuple(item.id for item in ended.output))
         if self._store.takes(stored.num_bytes):
             self._store.put(ended.id, stored)
         else:

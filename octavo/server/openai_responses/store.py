@@ -28,12 +28,13 @@ class StoredResponse:
     Attributes:
         body: the response as JSON.
         conversation: the items it answered, as JSON: those of earlier responses, too.
-        output: its own items, as JSON.
+        output: its own items, as JSON. item_ids: theirs.
     """
 
     body: bytes
     conversation: bytes
     output: bytes
+    item_ids: tuple[str, ...] = ()
 
     @property
     def num_bytes(self) -> int:
@@ -44,10 +45,10 @@ class StoredResponse:
         items: list[dict[str, Any]] = msgspec.json.decode(self.conversation)
         return items
 
-    def all_items(self) -> list[dict[str, Any]]:
-        """The conversation up to its end."""
+    def output_items(self) -> list[dict[str, Any]]:
+        """Its own items."""
         items: list[dict[str, Any]] = msgspec.json.decode(self.output)
-        return self.input_items() + items
+        return items
 
 
 class ResponseStore:
@@ -57,6 +58,7 @@ class ResponseStore:
         self._max_responses = max_responses
         self._max_bytes = max_bytes
         self._kept: collections.OrderedDict[str, StoredResponse] = collections.OrderedDict()
+        self._owners: dict[str, str] = {}  # of output items: the response, by item id
         self.num_bytes = 0
 
     def __len__(self) -> int:
@@ -76,6 +78,7 @@ class ResponseStore:
         if not self.takes(response.num_bytes):
             return
         self._kept[response_id] = response
+        self._owners |= dict.fromkeys(response.item_ids, response_id)
         self.num_bytes += response.num_bytes
         while len(self._kept) > self._max_responses or self.num_bytes > self._max_bytes:
             self._drop(next(iter(self._kept)))
@@ -91,6 +94,13 @@ class ResponseStore:
         self._kept.move_to_end(response_id)
         return found
 
+    def output_item(self, item_id: str) -> dict[str, Any] | None:
+        """An item that the model wrote, if its response is kept."""
+        owner = self._owners.get(item_id)
+        if owner is None:
+            return None
+        return next(i for i in self.get(owner).output_items() if i["id"] == item_id)
+
     def delete(self, response_id: str) -> None:
         """Raises ResponseNotFoundError."""
         self.get(response_id)
@@ -100,3 +110,5 @@ class ResponseStore:
         gone = self._kept.pop(response_id, None)
         if gone is not None:
             self.num_bytes -= gone.num_bytes
+            for item_id in gone.item_ids:
+                del self._owners[item_id]

@@ -1,11 +1,13 @@
 """A response of /v1/responses and its items as typed values: their fields are the wire's.
 
-None is written as null: clients' types demand most of these keys.
+None is written as null, UNSET is left out: OpenAI's published schema demands most of these keys,
+and forbids a null for some.
 """
 
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from octavo.server.protocol.responses import ChatLogprob
 
@@ -111,7 +113,7 @@ class ResponseError(msgspec.Struct, kw_only=True):
 
 
 class ResponseObject(msgspec.Struct, kw_only=True):
-    """A response, also one that is still being made (output empty, usage null).
+    """A response, also one that is still being made (output empty, no usage).
 
     seed: what the noise was keyed with; sending it again gives the same text.
     """
@@ -144,8 +146,8 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     top_logprobs: int = 0
     top_p: float
     truncation: str = "disabled"
-    usage: ResponseUsage | None = None
-    user: str | None = None
+    usage: ResponseUsage | UnsetType = UNSET
+    user: str | UnsetType = UNSET
     metadata: dict[str, str]
     seed: int | None = None
 

@@ -69,7 +69,7 @@ def test_the_stream_says_what_the_whole_answer_says(client: HttpClient) -> None:
         assert named[-1] == f"response.{whole['status']}"
         first, last = events[0]["response"], events[-1]["response"]
         assert first["id"] == last["id"] and first["status"] == "in_progress"
-        assert first["output"] == [] and first["usage"] is None
+        assert first["output"] == [] and "usage" not in first
         deltas = [e for e in events if e["type"] == "response.output_text.delta"]
         assert "".join(e["delta"] for e in deltas) == text_of(last)
         assert [p for e in deltas for p in e["logprobs"]] == (
@@ -137,6 +137,20 @@ def test_what_is_kept(client: HttpClient) -> None:
     secret = create(client, "SAY:one|", store=False).json
     assert secret["store"] is False
     assert client.get(f"{PATH}/{secret['id']}").status == 404
+
+
+def test_references_to_items_that_are_kept(client: HttpClient) -> None:
+    first = create(client, "SAY:one|").json
+    item = first["output"][0]
+    question = {"role": "user", "content": "SAY:two|"}
+    for reference in ({"type": "item_reference", "id": item["id"]}, {"id": item["id"]}):
+        second = create(client, [reference, question]).json
+        assert text_of(second) == "two"
+        items = client.get(f"{PATH}/{second['id']}/input_items?order=asc").json["data"]
+        assert items[0] == item
+    client.request("DELETE", f"{PATH}/{first['id']}")
+    answer = create(client, [reference, question])
+    assert (answer.status, answer.error()["param"]) == (400, "input[0].id")
 
 
 def test_cancel_and_replay_are_refused(client: HttpClient) -> None:
