@@ -44,8 +44,9 @@ const Kernels* kernels_neon() {
 
 size_t attention_scratch_floats(int rows, int group, int head_dim) {
   const int queries = rows * group < kAttentionQueries ? rows * group : kAttentionQueries;
-  const size_t per_query = kSplit + 2 * static_cast<size_t>(round_up(head_dim, 16));
-  return per_query * static_cast<size_t>(queries) + 16;  // 16: the kernel aligns to 64 bytes
+  return attention_working_floats(queries, head_dim) +
+         2 * static_cast<size_t>(round_up(head_dim, 16)) * queries +
+         16;  // the kernel aligns to 64 bytes
 }
 
 }  // namespace octavo

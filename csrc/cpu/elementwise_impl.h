@@ -2,38 +2,12 @@
 // (bf16 rounding, int8 quantization) fused in. Written once over Vec; included by
 // elementwise_<isa>.cc after vec_math.h. Knows nothing of threads or of the plan.
 //
-// Quantization of a group x: absmax = max |x| taken on the bit patterns (so a NaN wins and poisons
-// the scale), scale = absmax / 127, for rows that enter a product rounded up to 11 significant bits
-// (act_scale), q = rint(min(max(x / scale, -127), 127)), true divisions;
-// scale = 0 (all zero, or too small for a float) gives q = 0. A NaN quotient becomes -127, and the
-// scale carries the NaN on.
+// How values become int8: quantize.h.
 #include "cpu/isa_kernels.h"
+#include "cpu/quantize.h"
 
 namespace octavo {
 namespace OCTAVO_ISA {
-
-static inline IVec magnitude_bits(Vec x) { return iand(as_int(x), iset1(0x7fffffff)); }
-
-static inline IVec quantize16(Vec x, float scale) {
-  if (scale == 0.0f) return iset1(0);
-  const Vec q = max(div(x, set1(scale)), set1(-127.0f));
-  return round_to_int(min(q, set1(127.0f)));
-}
-
-static inline float scale_of(IVec magnitudes) {
-  return first_lane(as_float(iset1(fold_imax(magnitudes)))) / 127.0f;
-}
-
-// Rounds a scale (>= 0) up to 11 significant bits: its product with a weight's f16 scale is then
-// exact in float32, and no quotient exceeds 127.
-static inline float act_scale(float scale) {
-  uint32_t bits;
-  __builtin_memcpy(&bits, &scale, sizeof bits);
-  if ((bits & 0x7f800000u) == 0x7f800000u) return scale;  // NaN and Inf carry on
-  bits = (bits + 0x1fffu) & 0xffffe000u;
-  __builtin_memcpy(&scale, &bits, sizeof bits);
-  return scale;
-}
 
 // Stores up to 16 columns of a float or bf16 row.
 static inline void store_act(ActRows* out, int64_t index, Vec y, int n) {
@@ -139,29 +113,25 @@ void rope(float* x, const RopeTable* table, int32_t position) {
   }
 }
 
-static inline float head_scale(const float* x, int dim) {
-  IVec magnitudes = iset1(0);
-  for (int i = 0; i < dim; i += 16) {
-    magnitudes = imax(magnitudes, magnitude_bits(load_n(x + i, dim - i < 16 ? dim - i : 16)));
-  }
-  return scale_of(magnitudes);
-}
-
 static void write_i8(const KVLayout& layout, uint8_t* head, int offset, const float* k,
                      const float* v) {
   const int dim = layout.head_dim;
   const float k_scale = head_scale(k, dim);
   const float v_scale = head_scale(v, dim);
   uint8_t* k_tile = head + static_cast<size_t>(offset / kLanes) * kLanes * dim;
-  int8_t* v_row = reinterpret_cast<int8_t*>(head + layout.v_offset) + offset * dim;
+  uint8_t* v_tile = head + layout.v_offset + static_cast<size_t>(offset / kLanes) * kLanes * dim;
+  const int quad = offset % kLanes / 4, in_quad = offset % 4;
   for (int i = 0; i < dim; i += 16) {
     const int n = dim - i < 16 ? dim - i : 16;
-    int8_t q[16];
-    store_i8_n(q, quantize16(load_n(k + i, n), k_scale), n);
+    uint8_t q[16];
+    store_u8(q, iadd(quantize16(load_n(k + i, n), k_scale), iset1(kKeyZero)));
     for (int j = 0; j < n; j += 4) {
       __builtin_memcpy(k_tile + ((i + j) / 4 * kLanes + offset % kLanes) * 4, q + j, 4);
     }
-    store_i8_n(v_row + i, quantize16(load_n(v + i, n), v_scale), n);
+    int8_t r[16];
+    store_i8_n(r, quantize16(load_n(v + i, n), v_scale), 16);
+    uint8_t* chunk = v_tile + i * kLanes + quad * n * 4 + in_quad;
+    for (int j = 0; j < n; ++j) chunk[4 * j] = static_cast<uint8_t>(r[j]);
   }
   reinterpret_cast<float*>(head + layout.k_scale_offset)[offset] = k_scale;
   reinterpret_cast<float*>(head + layout.v_scale_offset)[offset] = v_scale;

@@ -21,7 +21,19 @@ namespace octavo {
 // queries x 256 scores are 32 KiB, which stay in L1/L2 beside a split's K and V.
 constexpr int kAttentionQueries = 32;
 
+// Those that go through a split of an int8 cache together: 8 KiB of scores.
+constexpr int kQueryGroup = 8;
+
 constexpr int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
+
+// Floats of an attention call's scratch before its totals. A float cache wants the scores of all
+// queries; an int8 one scores, tile scales and weights of a group, and all queries as int8.
+constexpr size_t attention_working_floats(int queries, int head_dim) {
+  const int grouped = kQueryGroup * (kSplit + kSplit / kLanes + kSplit / 4) +
+                      round_up(queries, kQueryGroup) * (head_dim / 4);
+  const int whole = queries * kSplit;
+  return static_cast<size_t>(round_up(grouped > whole ? grouped : whole, 16));
+}
 
 namespace generic {
 OCTAVO_DECLARE_KERNELS

@@ -5,13 +5,12 @@
 namespace octavo {
 namespace OCTAVO_ISA {
 
-// exp for x clamped to [-87, 87]; NaN stays NaN. Within 0.9 ulp.
-// x = n ln2 + r with n = rint(x log2 e) by the 1.5 * 2^23 trick (n sits in the low mantissa bits),
-// ln2 split in two floats; exp(r) = 1 + r + r^2 q(r), q of degree 4 fitted to the least relative
-// error on |r| <= ln2 / 2; then n is added to the exponent.
-inline Vec exp_clamped(Vec x) {
-  const Vec magic = set1(12582912.0f);
-  x = min(set1(87.0f), max(set1(-87.0f), x));
+// exp for -87 <= x <= 87, within 0.9 ulp; NaN stays NaN.
+// x = n ln2 + r with n = rint(x log2 e) by the 1.5 * 2^23 trick (n, with the exponent's bias added,
+// sits in the low mantissa bits), ln2 split in two floats; exp(r) = 1 + r + r^2 q(r), q of degree 4
+// fitted to the least relative error on |r| <= ln2 / 2; then the exponent is n.
+inline Vec exp_in_range(Vec x) {
+  const Vec magic = set1(12582912.0f + 127.0f);
   const Vec t = fma(x, set1(0x1.715476p+0f), magic);
   const Vec n = sub(t, magic);
   Vec r = fma(n, set1(-0x1.62e430p-1f), x);
@@ -23,12 +22,15 @@ inline Vec exp_clamped(Vec x) {
   p = fma(p, r, set1(0x1.fffffcp-2f));
   p = fma(p, r, set1(1.0f));
   p = fma(p, r, set1(1.0f));
-  return mul(p, as_float(shift_left<23>(iadd(as_int(t), iset1(127)))));
+  return mul(p, as_float(shift_left<23>(as_int(t))));
 }
+
+// exp for x clamped to [-87, 87].
+inline Vec exp_clamped(Vec x) { return exp_in_range(min(set1(87.0f), max(set1(-87.0f), x))); }
 
 // exp for x <= 0: 0 below -87.
 inline Vec exp_nonpositive(Vec x) {
-  return select_lt(x, set1(-87.0f), set1(0.0f), exp_clamped(x));
+  return select_lt(x, set1(-87.0f), set1(0.0f), exp_in_range(x));
 }
 
 // tanh(y) = sign(y) (1 - e) / (1 + e), e = exp(-2 |y|). Absolute error about 1e-7.

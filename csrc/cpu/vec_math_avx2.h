@@ -192,5 +192,46 @@ inline void store_i8_n(int8_t* p, IVec a, int n) {
   std::memcpy(p, lanes, static_cast<size_t>(n));
 }
 
+
+// Four bytes a lane, as operands of dot4: bytes 0 and 2 of each lane as 16-bit words, and bytes 1
+// and 3. (vpmaddubsw would saturate: two products of bytes need 17 bits.)
+struct UnsignedQuads {
+  IVec even, odd;
+};
+struct SignedQuads {
+  IVec even, odd;
+};
+inline UnsignedQuads unsigned_quads(IVec a) {
+  const __m256i low = _mm256_set1_epi16(0xFF);
+  return {{_mm256_and_si256(a.lo, low), _mm256_and_si256(a.hi, low)},
+          {_mm256_srli_epi16(a.lo, 8), _mm256_srli_epi16(a.hi, 8)}};
+}
+inline SignedQuads signed_quads(IVec a) {
+  return {{_mm256_srai_epi16(_mm256_slli_epi16(a.lo, 8), 8),
+           _mm256_srai_epi16(_mm256_slli_epi16(a.hi, 8), 8)},
+          {_mm256_srai_epi16(a.lo, 8), _mm256_srai_epi16(a.hi, 8)}};
+}
+// acc + the four products of each lane's bytes, exact.
+inline IVec dot4(IVec acc, UnsignedQuads u, SignedQuads s) {
+  const __m256i lo = _mm256_add_epi32(_mm256_madd_epi16(u.even.lo, s.even.lo),
+                                      _mm256_madd_epi16(u.odd.lo, s.odd.lo));
+  const __m256i hi = _mm256_add_epi32(_mm256_madd_epi16(u.even.hi, s.even.hi),
+                                      _mm256_madd_epi16(u.odd.hi, s.odd.hi));
+  return {_mm256_add_epi32(acc.lo, lo), _mm256_add_epi32(acc.hi, hi)};
+}
+// Lanes must be within 0 .. 255.
+inline void store_u8(uint8_t* p, IVec a) {
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(a.lo, a.hi), 0xD8);
+  const __m128i bytes =
+      _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+}
+// Lane r of the result is the maximum of the 16 lanes of row r, rows being 16 x 16 values.
+inline IVec row_imax(const float* rows) {
+  int32_t lanes[16];
+  for (int r = 0; r < 16; ++r) lanes[r] = fold_imax(load_i32(rows + 16 * r));
+  return load_i32(lanes);
+}
+
 }  // namespace avx2
 }  // namespace octavo

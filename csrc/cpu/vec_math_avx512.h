@@ -116,5 +116,48 @@ inline void store_i8_n(int8_t* p, IVec a, int n) {
   _mm_mask_storeu_epi8(p, lanes_below(n), _mm512_cvtepi32_epi8(a.v));
 }
 
+
+// Four bytes a lane, as operands of dot4.
+using UnsignedQuads = IVec;
+using SignedQuads = IVec;
+inline UnsignedQuads unsigned_quads(IVec a) { return a; }
+inline SignedQuads signed_quads(IVec a) { return a; }
+// acc + the four products of each lane's bytes, exact.
+inline IVec dot4(IVec acc, UnsignedQuads u, SignedQuads s) {
+  // Not the intrinsic: GCC 12 copies accumulators that live through a loop twice at every step.
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(acc.v) : "v"(u.v), "v"(s.v));
+  return acc;
+}
+// Lanes must be within 0 .. 255.
+inline void store_u8(uint8_t* p, IVec a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
+}
+inline __m512i imax2(__m512i a, __m512i b) { return _mm512_max_epi32(a, b); }
+// Lane r of the result is the maximum of the 16 lanes of row r, rows being 16 x 16 values.
+inline IVec row_imax(const float* rows) {
+  __m512i a[8], b[4], c[2];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    const __m512i x = _mm512_loadu_si512(rows + 16 * i);
+    const __m512i y = _mm512_loadu_si512(rows + 16 * (i + 8));
+    a[i] = imax2(_mm512_shuffle_i32x4(x, y, 0x44), _mm512_shuffle_i32x4(x, y, 0xEE));
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    b[i] = imax2(_mm512_shuffle_i32x4(a[i], a[i + 4], 0x88),
+                 _mm512_shuffle_i32x4(a[i], a[i + 4], 0xDD));
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    c[i] = imax2(_mm512_unpacklo_epi64(b[i], b[i + 2]), _mm512_unpackhi_epi64(b[i], b[i + 2]));
+  }
+  const __m512 x = _mm512_castsi512_ps(c[0]), y = _mm512_castsi512_ps(c[1]);
+  const __m512i mixed = imax2(_mm512_castps_si512(_mm512_shuffle_ps(x, y, 0x88)),
+                              _mm512_castps_si512(_mm512_shuffle_ps(x, y, 0xDD)));
+  // Four lanes each of rows 0, 2, 1, 3 (+ 0, + 8, + 4, + 12).
+  const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+  return {_mm512_permutexvar_epi32(order, mixed)};
+}
+
 }  // namespace avx512
 }  // namespace octavo

@@ -208,5 +208,35 @@ inline void store_i8_n(int8_t* p, IVec a, int n) {
   for (int i = 0; i < n; ++i) p[i] = static_cast<int8_t>(lanes[i]);
 }
 
+
+// Four bytes a lane, as operands of dot4.
+using UnsignedQuads = IVec;
+using SignedQuads = IVec;
+inline UnsignedQuads unsigned_quads(IVec a) { return a; }
+inline SignedQuads signed_quads(IVec a) { return a; }
+inline I32x8 dot4x8(I32x8 acc, U32x8 u, U32x8 s) {
+  for (int j = 0; j < 4; ++j) {
+    acc += (I32x8)((u >> (8 * j)) & 255u) * ((I32x8)(s << (24 - 8 * j)) >> 24);
+  }
+  return acc;
+}
+// acc + the four products of each lane's bytes, exact.
+inline IVec dot4(IVec acc, UnsignedQuads u, SignedQuads s) {
+  return {dot4x8(acc.lo, (U32x8)u.lo, (U32x8)s.lo), dot4x8(acc.hi, (U32x8)u.hi, (U32x8)s.hi)};
+}
+// Lanes must be within 0 .. 255.
+inline void store_u8(uint8_t* p, IVec a) {
+  int32_t lanes[16];
+  std::memcpy(lanes, &a.lo, 32);
+  std::memcpy(lanes + 8, &a.hi, 32);
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<uint8_t>(lanes[i]);
+}
+// Lane r of the result is the maximum of the 16 lanes of row r, rows being 16 x 16 values.
+inline IVec row_imax(const float* rows) {
+  int32_t lanes[16];
+  for (int r = 0; r < 16; ++r) lanes[r] = fold_imax(load_i32(rows + 16 * r));
+  return load_i32(lanes);
+}
+
 }  // namespace generic
 }  // namespace octavo

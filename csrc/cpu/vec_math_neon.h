@@ -232,5 +232,56 @@ inline void store_i8_n(int8_t* p, IVec a, int n) {
   std::memcpy(p, lanes, static_cast<size_t>(n));
 }
 
+
+// Four bytes a lane, as operands of dot4: 16-bit words, two registers for each of four lanes.
+struct Words {
+  int16x8_t low, high;
+};
+struct UnsignedQuads {
+  Words q0, q1, q2, q3;
+};
+struct SignedQuads {
+  Words q0, q1, q2, q3;
+};
+inline Words unsigned_words(int32x4_t a) {
+  const uint8x16_t bytes = vreinterpretq_u8_s32(a);
+  return {vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(bytes))),
+          vreinterpretq_s16_u16(vmovl_u8(vget_high_u8(bytes)))};
+}
+inline Words signed_words(int32x4_t a) {
+  const int8x16_t bytes = vreinterpretq_s8_s32(a);
+  return {vmovl_s8(vget_low_s8(bytes)), vmovl_s8(vget_high_s8(bytes))};
+}
+inline UnsignedQuads unsigned_quads(IVec a) {
+  return {unsigned_words(a.q0), unsigned_words(a.q1), unsigned_words(a.q2), unsigned_words(a.q3)};
+}
+inline SignedQuads signed_quads(IVec a) {
+  return {signed_words(a.q0), signed_words(a.q1), signed_words(a.q2), signed_words(a.q3)};
+}
+inline int32x4_t dot4x4(int32x4_t acc, Words u, Words s) {
+  const int32x4_t lane0 = vmull_s16(vget_low_s16(u.low), vget_low_s16(s.low));
+  const int32x4_t lane1 = vmull_s16(vget_high_s16(u.low), vget_high_s16(s.low));
+  const int32x4_t lane2 = vmull_s16(vget_low_s16(u.high), vget_low_s16(s.high));
+  const int32x4_t lane3 = vmull_s16(vget_high_s16(u.high), vget_high_s16(s.high));
+  return vaddq_s32(acc, vpaddq_s32(vpaddq_s32(lane0, lane1), vpaddq_s32(lane2, lane3)));
+}
+// acc + the four products of each lane's bytes, exact.
+inline IVec dot4(IVec acc, UnsignedQuads u, SignedQuads s) {
+  return {dot4x4(acc.q0, u.q0, s.q0), dot4x4(acc.q1, u.q1, s.q1), dot4x4(acc.q2, u.q2, s.q2),
+          dot4x4(acc.q3, u.q3, s.q3)};
+}
+// Lanes must be within 0 .. 255.
+inline void store_u8(uint8_t* p, IVec a) {
+  const int16x8_t low = vcombine_s16(vmovn_s32(a.q0), vmovn_s32(a.q1));
+  const int16x8_t high = vcombine_s16(vmovn_s32(a.q2), vmovn_s32(a.q3));
+  vst1q_u8(p, vreinterpretq_u8_s8(vcombine_s8(vmovn_s16(low), vmovn_s16(high))));
+}
+// Lane r of the result is the maximum of the 16 lanes of row r, rows being 16 x 16 values.
+inline IVec row_imax(const float* rows) {
+  int32_t lanes[16];
+  for (int r = 0; r < 16; ++r) lanes[r] = fold_imax(load_i32(rows + 16 * r));
+  return load_i32(lanes);
+}
+
 }  // namespace neon
 }  // namespace octavo

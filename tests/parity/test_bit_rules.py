@@ -6,7 +6,10 @@ A fused multiply-add is emulated in float64: the product is exact there, and the
 matters too rarely to meet these fixed inputs.
 """
 
+from collections.abc import Callable
+
 import numpy as np
+import pytest
 
 from tests.parity.kernels import ISAS, assert_same_bits, native, norm_rows, silu_mul
 
@@ -40,23 +43,54 @@ def exp_nonpositive(x: np.ndarray) -> np.ndarray:
     return np.where(x < -87, F(0), exp(x)).astype(F)
 
 
-def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: np.float32,
-           start: int) -> np.ndarray:
-    """One query over positions start .. len(k) - 1, as csrc/cpu/attention_impl.h says."""
+def to_int8(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Integers and scales of heads [..., head_dim], as csrc/cpu/quantize.h says."""
+    scale = np.abs(x).max(axis=-1) / F(127)
+    return np.rint(x / scale[..., None]).astype(np.int64), scale
+
+
+def float_scores(q: np.ndarray, k: np.ndarray, scale: np.float32) -> np.ndarray:
     scores = np.zeros(len(k), F)
     for d in range(q.size):
         scores = fma(q[d], k[:, d], scores)
-    scores = scores * scale
+    return scores * scale
+
+
+def int8_scores(q: np.ndarray, k: np.ndarray, scale: np.float32) -> np.ndarray:
+    (keys, k_scale), (query, q_scale) = to_int8(k), to_int8(q)
+    return ((keys @ query).astype(F) * k_scale) * (q_scale * scale)
+
+
+def float_sum(p: np.ndarray, v: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    o = np.zeros(v.shape[1], F)
+    for position, weight in zip(positions, p, strict=True):
+        o = fma(weight, v[position], o)
+    return o
+
+
+def int8_sum(p: np.ndarray, v: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    values, v_scale = to_int8(v[positions])
+    weights = p * v_scale
+    o = np.zeros(v.shape[1], F)
+    for tile in np.unique(positions // 16):
+        inside = positions // 16 == tile
+        largest = max(F(1e-30), weights[inside].max())
+        u = np.rint(weights[inside] * (F(255) / largest)).astype(np.int64)
+        o = fma(largest * F(1 / F(255)), (u @ values[inside]).astype(F), o)
+    return o
+
+
+def attend(scores: np.ndarray, v: np.ndarray, start: int, weighted_sum: Callable) -> np.ndarray:
+    """One query over positions start .. len(v) - 1, as csrc/cpu/attention_impl.h says."""
     total = None
-    for base in range(start // 256 * 256, len(k), 256):
-        positions = np.arange(max(base, start), min(base + 256, len(k)))
+    for base in range(start // 256 * 256, len(v), 256):
+        positions = np.arange(max(base, start), min(base + 256, len(v)))
         m = scores[positions].max()
         p = exp_nonpositive(scores[positions] - m)
-        lanes, o = np.zeros(16, F), np.zeros(q.size, F)
+        lanes = np.zeros(16, F)
         for position, weight in zip(positions, p, strict=True):
             lanes[position % 16] += weight
-            o = fma(weight, v[position], o)
-        part = (m, fold16(lanes), o)
+        part = (m, fold16(lanes), weighted_sum(p, v, positions))
         total = part if total is None else _merge(total, part)
     assert total is not None
     return total[2] / total[1]
@@ -68,7 +102,8 @@ def _merge(x: tuple, y: tuple) -> tuple:
     return highest, fma(x[1], a, y[1] * b), fma(x[2], a, y[2] * b)
 
 
-def test_attention_order() -> None:
+@pytest.mark.parametrize("dtype", ["f32", "int8"])
+def test_attention_order(dtype: str) -> None:
     rng = np.random.default_rng(1)
     length, dim = 700, 32
     q = rng.standard_normal((1, 2, dim)).astype(F)
@@ -76,16 +111,17 @@ def test_attention_order() -> None:
     table = rng.permutation(44).astype(np.int32)
     positions = np.arange(length)
     slots = table[positions // 16].astype(np.int64) * 16 + positions % 16
+    score, weighted_sum = {"f32": (float_scores, float_sum), "int8": (int8_scores, int8_sum)}[dtype]
     for isa in ISAS:
-        cache = native.KVCacheLayer("f32", 1, dim, 16, 44)
+        cache = native.KVCacheLayer(dtype, 1, dim, 16, 44)
         cache.write(isa, slots, k, v)
         for window in (0, 450):
             out = np.zeros_like(q)
             cache.attend(isa, q, table, length - 1, 0.4, 0.0, window, out)
             for head in range(2):
+                scores = score(q[0, head], k[:, 0], F(0.4))
                 start = length - window if window else 0
-                expected = attend(q[0, head], k[:, 0], v[:, 0], F(0.4), start)
-                assert_same_bits(out[0, head], expected)
+                assert_same_bits(out[0, head], attend(scores, v[:, 0], start, weighted_sum))
 
 
 def test_norm_order() -> None:

@@ -39,10 +39,12 @@ struct ActRows {
 enum class KVDtype : int32_t { kF32 = 0, kBF16 = 1, kI8 = 2 };
 
 // One layer's KV cache. A block holds block_size tokens (a multiple of 16) for every KV head:
-//   [head][ K tiles: block_size/16 x [head_dim/q][16 tokens][q] | V: [block_size][head_dim]
-//          | K scales [block_size] f32 | V scales [block_size] f32 (int8 only) ]
+//   [head][ K tiles: block_size/16 x [head_dim/q][16 tokens][q] | V | K scales [block_size] f32
+//          | V scales [block_size] f32 (int8 only) ]
 // q packs 4 bytes a token: 1 element for f32, 2 for bf16, 4 for int8 (so a K tile has the same shape
-// as a 16-row weight panel). head_stride is padded to 64 bytes.
+// as a 16-row weight panel). V is [block_size][head_dim] for f32 and bf16; for int8 it is
+// block_size/16 tiles x [chunks of 16 columns, the last may be narrower][4 quads][columns][4 tokens].
+// int8 keys are stored with 128 added, values as they are. head_stride is padded to 64 bytes.
 struct KVLayout {
   KVDtype dtype;
   int32_t num_kv_heads;
@@ -61,8 +63,17 @@ KVLayout make_kv_layout(KVDtype dtype, int num_kv_heads, int head_dim, int block
 // attention's definition: never tune.
 constexpr int kSplit = 256;
 
+// One row of a call that computes splits several sequences have in common.
+struct AttentionMember {
+  const float* q;    // of the KV head's query group
+  float* partials;   // the row's own, as in AttentionArgs with rows = 1
+  int32_t position;  // of the row
+};
+
 // Attention of `rows` consecutive positions of one sequence for one KV head and its query group:
 // whole, or some splits of it into `partials`, to be merged when all of them are there.
+// With `members`, rows come from different sequences whose tables agree on the splits asked for;
+// block_table is any of theirs, and q, first_position, partials and out are not read.
 struct AttentionArgs {
   const KVLayout* layout;
   const uint8_t* kv;           // the layer's first block
@@ -81,6 +92,7 @@ struct AttentionArgs {
   float* scratch;  // attention_scratch_floats(...) floats, private to the thread
   float* partials;      // nullptr = whole; else a row per split from first_split on and query:
                         // [splits][rows * group][partial_row_floats(head_dim)], 64-byte aligned
+  const AttentionMember* members;  // nullptr, or [rows]
   int32_t first_split;  // of partials
   int32_t begin_split;  // splits begin_split .. end_split - 1 are computed
   int32_t end_split;
@@ -112,7 +124,7 @@ struct Kernels {
   void (*rope)(float* x, const RopeTable* table, int32_t position);
 
   // Stores k and v (head_dim floats each) of one token and head at a slot of the layer.
-  // bf16: round to nearest even. int8: scale = absmax / 127 for each of K and V, q = rint(x / scale).
+  // bf16: round to nearest even. int8: scale = absmax / 127 for each of K and V, rint(x / scale).
   void (*kv_write)(const KVLayout* layout, uint8_t* kv, int64_t slot, int head, const float* k,
                    const float* v);
 
