@@ -4,8 +4,9 @@ A block of one layer is a row of head tiles, one a KV head, each padded to whole
 
     [ K tile: head_dim x block_size | V: block_size x head_dim | K scales | V scales | padding ]
 
-K is transposed, so that it has the weight tile's shape (tokens in lanes). Scales exist for int8
-only: one float32 a token and head, for K and for V.
+K is transposed, so that it has the weight tile's shape (tokens in lanes); int8 V goes in quads of 4
+tokens, in the same number of bytes. Scales exist for int8 only: one float32 a token and head, for K
+and for V.
 """
 
 import dataclasses
