@@ -13,7 +13,7 @@
 //     int8 cache, for each absolute tile of 16 positions ascending:
 //       w = |p * v_scale(pos)|, 0 where the query sees nothing; g = max(1e-30, largest w)
 //       u = rint(max(w * (255 / g), 0)), 0 .. 255
-//       o[d] = fma(g * (1 / 255), float(exact integer dot of u and v[d]), o[d])
+//       o[d] = fma(g / 255, float(exact integer dot of u and v[d]), o[d])
 //   splits merged in ascending order, at once or from stored partials, the first one as it is:
 //     M' = max(M, m); a = exp(M - M'); b = exp(m - M')
 //     L = fma(L, a, l * b); O[d] = fma(O[d], a, o[d] * b)

@@ -157,7 +157,7 @@ __attribute__((noinline)) static void weigh(Query& query, const Split& split, co
   const Vec largest = max(set1(kLeastWeight), as_float(row_imax(p)));
   float inverse[kSplit / kLanes];
   store(inverse, div(set1(255.0f), largest));
-  store(group.scales + slot * (kSplit / kLanes), mul(largest, set1(1.0f / 255.0f)));
+  store(group.scales + slot * (kSplit / kLanes), div(largest, set1(255.0f)));
   uint8_t* weights = group.weights + slot * kSplit;
   for (int tile = group.first; tile < group.last; ++tile) {
     const Vec w = mul(load(p + tile * kLanes), set1(inverse[tile]));

@@ -22,7 +22,7 @@ static inline void store_act(ActRows* out, int64_t index, Vec y, int n) {
 static inline void store_group(ActRows* out, int row, int col, Vec y0, Vec y1) {
   const int64_t index = static_cast<int64_t>(row) * out->k + col;
   const int64_t group = static_cast<int64_t>(row) * (out->k / kQuantGroup) + col / kQuantGroup;
-  const float scale = act_scale(scale_of(imax(magnitude_bits(y0), magnitude_bits(y1))));
+  const float scale = short_scale(scale_of(imax(magnitude_bits(y0), magnitude_bits(y1))));
   const IVec q0 = quantize16(y0, scale);
   const IVec q1 = quantize16(y1, scale);
   store_i8_n(out->q + index, q0, 16);

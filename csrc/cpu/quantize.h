@@ -2,10 +2,9 @@
 // has no guard against another ISA's copy.
 //
 // Quantization of a group x: absmax = max |x| taken on the bit patterns (so a NaN wins and poisons
-// the scale), scale = absmax / 127, for rows that enter a product rounded up to 11 significant bits
-// (act_scale), q = rint(min(max(x / scale, -127), 127)), true divisions;
-// scale = 0 (all zero, or too small for a float) gives q = 0. A NaN quotient becomes -127, and the
-// scale carries the NaN on.
+// the scale), scale = absmax / 127 rounded up to 11 significant bits (short_scale),
+// q = rint(min(max(x / scale, -127), 127)), true divisions; scale = 0 (all zero, or too small for a
+// float) gives q = 0. A NaN quotient becomes -127, and the scale carries the NaN on.
 namespace octavo {
 namespace OCTAVO_ISA {
 
@@ -24,9 +23,9 @@ static inline float scale_of(IVec magnitudes) {
   return first_lane(as_float(iset1(fold_imax(magnitudes)))) / 127.0f;
 }
 
-// Rounds a scale (>= 0) up to 11 significant bits: its product with a weight's f16 scale is then
-// exact in float32, and no quotient exceeds 127.
-static inline float act_scale(float scale) {
+// Rounds a scale (>= 0) up to 11 significant bits: its product with another such scale, or with a
+// weight's f16 scale, is then exact in float32, and no quotient exceeds 127.
+static inline float short_scale(float scale) {
   uint32_t bits;
   __builtin_memcpy(&bits, &scale, sizeof bits);
   if ((bits & 0x7f800000u) == 0x7f800000u) return scale;  // NaN and Inf carry on
@@ -41,7 +40,7 @@ static inline float head_scale(const float* x, int dim) {
   for (int i = 0; i < dim; i += 16) {
     magnitudes = imax(magnitudes, magnitude_bits(load_n(x + i, dim - i < 16 ? dim - i : 16)));
   }
-  return scale_of(magnitudes);
+  return short_scale(scale_of(magnitudes));
 }
 
 }  // namespace OCTAVO_ISA

@@ -76,3 +76,9 @@ def assert_same_bits(a: npt.NDArray, b: npt.NDArray) -> None:
         a = np.where(np.isnan(a), np.float32(np.nan), a).view(np.uint32)
         b = np.where(np.isnan(b), np.float32(np.nan), b).view(np.uint32)
     np.testing.assert_array_equal(a, b)
+
+
+def short_scale(absmax: np.ndarray) -> np.ndarray:
+    """absmax / 127 in float32, rounded up to 11 significant bits."""
+    bits = (absmax / np.float32(127)).astype(np.float32).view(np.uint32)
+    return ((bits + np.uint32(0x1FFF)) & np.uint32(0xFFFFE000)).view(np.float32)

@@ -11,7 +11,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.parity.kernels import ISAS, assert_same_bits, native, norm_rows, silu_mul
+from tests.parity.kernels import (
+    ISAS,
+    assert_same_bits,
+    native,
+    norm_rows,
+    short_scale,
+    silu_mul,
+)
 
 F = np.float32
 
@@ -45,7 +52,7 @@ def exp_nonpositive(x: np.ndarray) -> np.ndarray:
 
 def to_int8(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Integers and scales of heads [..., head_dim], as csrc/cpu/quantize.h says."""
-    scale = np.abs(x).max(axis=-1) / F(127)
+    scale = short_scale(np.abs(x).max(axis=-1))
     return np.rint(x / scale[..., None]).astype(np.int64), scale
 
 
@@ -76,7 +83,7 @@ def int8_sum(p: np.ndarray, v: np.ndarray, positions: np.ndarray) -> np.ndarray:
         inside = positions // 16 == tile
         largest = max(F(1e-30), weights[inside].max())
         u = np.rint(weights[inside] * (F(255) / largest)).astype(np.int64)
-        o = fma(largest * F(1 / F(255)), (u @ values[inside]).astype(F), o)
+        o = fma(largest / F(255), (u @ values[inside]).astype(F), o)
     return o
 
 

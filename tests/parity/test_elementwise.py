@@ -11,6 +11,7 @@ from tests.parity.kernels import (
     f32_to_bf16,
     native,
     norm_rows,
+    short_scale,
     silu_mul,
 )
 from tests.parity.tolerances import tolerance
@@ -28,12 +29,6 @@ def _values(seed: int, shape: tuple[int, ...]) -> np.ndarray:
     rng = np.random.default_rng(seed)
     scale = 10.0 ** rng.uniform(-4, 4, (*shape[:-1], 1))
     return (rng.standard_normal(shape) * scale).astype(np.float32)
-
-
-def _act_scale(absmax: np.ndarray) -> np.ndarray:
-    """absmax / 127 in float32, rounded up to 11 significant bits."""
-    bits = (absmax / np.float32(127)).astype(np.float32).view(np.uint32)
-    return ((bits + np.uint32(0x1FFF)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def _check_rows(rows: Rows, expected: np.ndarray, op: str) -> None:
@@ -91,7 +86,7 @@ def test_conversion_without_norm(kind: str) -> None:
             assert_same_bits(rows.values, f32_to_bf16(x))
         else:
             groups = x.reshape(4, 2, 32)
-            scale = _act_scale(np.abs(groups).max(axis=2))
+            scale = short_scale(np.abs(groups).max(axis=2))
             assert_same_bits(rows.arrays()[1], scale)
             expected = np.rint(groups / scale[..., None]).reshape(4, 64)
             np.testing.assert_array_equal(rows.values, expected.astype(np.int8))
