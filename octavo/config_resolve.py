@@ -237,7 +237,9 @@ def _quantization(args: EngineArgs, lines: list[str]) -> Quantization | None:
 
 def _kv_dtype(args: EngineArgs) -> KVCacheDtype:
     match args.kv_cache_dtype:
-        case "auto" | "bf16" | "bfloat16":
+        case "auto":  # costs no likelihood that could be measured: docs/LOG.md
+            return "int8"
+        case "bf16" | "bfloat16":
             return "bf16"
         case "f32" | "float32":
             return "f32"

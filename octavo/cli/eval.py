@@ -30,7 +30,7 @@ def add_parser(commands: Commands) -> None:
     ppl.add_argument("--max-windows", type=count, metavar="N", help="score only the first N")
     ppl.add_argument("--kv-cache-dtype", default="auto",
                      choices=("auto", "bf16", "f32", "int8", "bfloat16", "float32"),
-                     help="auto: bf16")
+                     help="auto: int8")
     ppl.add_argument("--backend", default="auto", choices=("auto", "cpu", "reference"),
                      help="auto: cpu, or reference (NumPy) where nothing was compiled")
     add_quantization_flag(ppl)

@@ -60,7 +60,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
                        "for: its rotary positions go on, its answers get worse")
     group.add_argument("--kv-cache-dtype", default="auto",
                        choices=("auto", "bf16", "f32", "int8", "bfloat16", "float32"),
-                       help="auto: bf16")
+                       help="auto: int8")
     group.add_argument("--kv-cache-memory-bytes", type=size, metavar="SIZE",
                        help="memory of the KV cache, such as 512m or 4g (default: up to 4g, a "
                        "quarter of the free memory, or all that can be used)")

@@ -45,7 +45,7 @@ class LLM:
             the positions the model was trained for (the rotary ones go on; answers get worse).
         max_num_seqs: most sequences running at once.
         max_num_batched_tokens: most tokens of one step.
-        kv_cache_dtype: "auto" (bf16), "f32", "bf16" or "int8".
+        kv_cache_dtype: "auto" (int8), "f32", "bf16" or "int8".
         kv_cache_memory_bytes, num_blocks: size of the KV cache, one or the other.
         block_size: tokens of a KV block, a multiple of 16.
         backend: "auto", "cpu" or "reference".

@@ -22,14 +22,14 @@ def test_ppl(model_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert (facts["num_windows"], facts["num_scored"], facts["window"]) == (2, 250, 250)
     assert 2.0 < facts["mean_nll"] < 4.5 and 0 < facts["standard_error"] < 0.4
     assert facts["perplexity"] == pytest.approx(math.exp(facts["mean_nll"]))
-    assert (facts["backend"], facts["kv_cache_dtype"]) == ("cpu", "bf16")
+    assert (facts["backend"], facts["kv_cache_dtype"]) == ("cpu", "int8")
     out = tmp_path / "ppl.json"
-    assert main([*base, "--kv-cache-dtype", "int8", "--json", str(out)]) == 0
+    assert main([*base, "--kv-cache-dtype", "bf16", "--json", str(out)]) == 0
     line = capsys.readouterr().out
     other = json.loads(out.read_text())
     assert other["mean_nll"] == pytest.approx(facts["mean_nll"], rel=0.01)
     assert other["mean_nll"] != facts["mean_nll"]
-    assert line.startswith(f"perplexity {other['perplexity']:.4f}, ") and "KV int8" in line
+    assert line.startswith(f"perplexity {other['perplexity']:.4f}, ") and "KV bf16" in line
 
 
 @pytest.mark.parametrize(("arguments", "says"), [

@@ -18,8 +18,8 @@ MODEL = dataclasses.replace(parts_of(byte_tokenizer()).model, num_layers=30, num
                             head_dim=64, max_position_embeddings=8192)
 MACHINE = MachineFacts(num_affinity_cpus=8, num_cores=4, cpu_quota=None,
                        available_bytes=64 * GIB, has_native=True)
-# 30 layers x 3 heads x 64 x (K + V) x 2 bytes x 16 tokens
-BLOCK_BYTES = 30 * 3 * 64 * 2 * 2 * 16
+# 30 layers x 3 heads x (K + V) x (64 x 1 byte + a scale of 4) x 16 tokens
+BLOCK_BYTES = 30 * 3 * 2 * (64 + 4) * 16
 
 
 def resolve(machine: MachineFacts = MACHINE, **args: object) -> Resolution:
@@ -95,7 +95,7 @@ def test_budget_without_chunked_prefill() -> None:
         resolve(enable_chunked_prefill=False, max_num_batched_tokens=100)
 
 
-@pytest.mark.parametrize("dtype, expected", [("auto", "bf16"), ("bfloat16", "bf16"),
+@pytest.mark.parametrize("dtype, expected", [("auto", "int8"), ("bfloat16", "bf16"),
                                              ("float32", "f32"), ("int8", "int8")])
 def test_kv_dtype(dtype: str, expected: str) -> None:
     assert resolve(kv_cache_dtype=dtype).config.cache.dtype == expected
