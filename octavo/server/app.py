@@ -21,6 +21,7 @@ from octavo.server import (
     models,
     openai_chat,
     openai_completions,
+    render,
     tokenize,
 )
 from octavo.server.errors import on_http_error, on_octavo_error
@@ -28,8 +29,8 @@ from octavo.server.gate import KeyCheck, OriginCheck, RequestGate
 from octavo.server.openai_responses import routes as openai_responses
 from octavo.server.state import ServedEngine, ServerState
 
-_FAMILIES = (models, openai_completions, openai_chat, openai_responses, tokenize, health,
-             metrics_route)
+_FAMILIES = (models, openai_completions, openai_chat, openai_responses, render, tokenize,
+             health, metrics_route)
 
 
 def create_app(llm: ServedEngine, section: ServerSection, *, allowed_origins: Sequence[str] = (),

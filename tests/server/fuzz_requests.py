@@ -60,6 +60,8 @@ SOUND: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/responses", {"input": "Hi", "max_output_tokens": 12, "text": {
         "verbosity": "low", "format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}}),
     ("/v1/responses/input_tokens", {"input": ITEMS, "tools": [{"type": "custom", "name": "run"}]}),
+    ("/v1/chat/completions/render", {"messages": CHAT, "tools": [TOOL]}),
+    ("/apply-template", {"messages": CHAT, "add_generation_prompt": False}),
     ("/tokenize", {"prompt": "abc", "add_special_tokens": True}),
     ("/tokenize", {"messages": CHAT, "add_generation_prompt": True}),
     ("/detokenize", {"tokens": [97, 98, 99]}),

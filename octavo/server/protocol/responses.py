@@ -236,3 +236,19 @@ class DetokenizeResponse(msgspec.Struct, kw_only=True):
 
     prompt: str
     content: str
+
+
+class RenderedChat(msgspec.Struct, kw_only=True):
+    """POST /v1/chat/completions/render. count: of the token ids."""
+
+    request_id: str
+    model: str
+    prompt: str
+    token_ids: list[int]
+    count: int
+
+
+class AppliedTemplate(msgspec.Struct, kw_only=True):
+    """POST /apply-template."""
+
+    prompt: str
