@@ -9,8 +9,11 @@
 //     acc = fma(t, float(dot), acc);  with a minimum: acc = fma(m, fsum, acc)
 //   scale is the activations' (one for 32 columns), fsum = scale * float(sum of the group's q) (one
 //   rounding). Where d and m are products of an f16 and a byte they are exact in float32.
-//   F32: acc = fma(w, x, acc).  BF16: both sides widened, acc = fma(w, x, acc); the AVX-512 BF16
-//   instruction has its own rounding, so float weights are bit-equal within an ISA class only.
+//   F32: acc = fma(w, x, acc).
+//   F16 (widened, which is exact) times f32: the even columns and the odd ones are each summed as F32
+//   is, then even + odd. One sum of all would wait for itself longer than memory takes.
+//   BF16: both sides widened, acc = fma(w, x, acc); the AVX-512 BF16 instruction has its own rounding,
+//   so BF16 is bit-equal within an ISA class only.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -29,6 +32,7 @@ namespace octavo {
 // A layout's planes lie in this order, those with the codes' lowest bits first:
 //   kF32   16 rows x 1 column            64 B a column
 //   kBF16  16 rows x 2 columns           64 B a column pair
+//   kF16   2 columns x 16 rows           64 B a column pair
 //   kQ4    nibbles                       w = d * (q - 8)
 //   kQ4M   nibbles                       w = d * q + m
 //   kQ5    nibbles, bits                 w = d * (q - 16)
@@ -40,7 +44,7 @@ namespace octavo {
 //   kQ6    nibbles, pairs                w = d * (q - 32)
 enum class Layout : int32_t {
   kF32 = 0, kBF16 = 1, kQ4 = 2, kQ4M = 3, kQ5 = 4, kQ5M = 5, kQ8 = 6, kQ8M = 7, kQ2M = 8, kQ3 = 9,
-  kQ6 = 10
+  kQ6 = 10, kF16 = 11
 };
 
 // Scales of a block's 16 rows, and minima in the same form:
@@ -158,7 +162,7 @@ struct PartSums {
 enum class QuantType : int32_t {
   kF32, kBF16, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K,
   kInt4, kInt4Min, kInt8, kInt8Min,  // of no file: blocks with f32 scales (weights/quant_types.py)
-  kQ2_K, kQ3_K, kQ6_K, kMXFP4, kCount
+  kQ2_K, kQ3_K, kQ6_K, kMXFP4, kF16, kCount
 };
 
 // Rows are padded with zeros to 16 in groups of `group_rows`, so that a group (one attention head)
@@ -177,7 +181,7 @@ struct PackedMatrix {
   int groups() const { return rows / group_rows; }
   size_t bytes() const { return static_cast<size_t>(panels) * panel_stride; }
   ActKind act_kind() const {
-    if (layout == Layout::kF32) return ActKind::kF32;
+    if (layout == Layout::kF32 || layout == Layout::kF16) return ActKind::kF32;
     return layout == Layout::kBF16 ? ActKind::kBF16 : ActKind::kI8;
   }
 };

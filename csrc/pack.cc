@@ -46,6 +46,7 @@ constexpr SourceInfo kSources[] = {
     {256, 110, Layout::kQ3, ScaleType::kK16},     // Q3_K: third bits, bit pairs, 12 of scales, d
     {256, 210, Layout::kQ6, ScaleType::kK16},     // Q6_K: nibbles, bit pairs, 16 scales, d
     {32, 17, Layout::kQ5, ScaleType::kF32},       // MXFP4: exponent, nibbles
+    {2, 4, Layout::kF16, ScaleType::kNone},       // F16: as BF16
 };
 static_assert(sizeof(kSources) / sizeof(kSources[0]) == static_cast<size_t>(QuantType::kCount));
 
@@ -321,6 +322,9 @@ void pack_lane(const PackedMatrix& w, QuantType type, const uint8_t* row, int la
       for (int p = 0; p < pieces; ++p) std::memcpy(panel + 64 * p + 4 * lane, row + 4 * p, 4);
       return;
     }
+    case QuantType::kF16:
+      for (int k = 0; k < w.k; ++k) std::memcpy(panel + 32 * k + 2 * lane, row + 2 * k, 2);
+      return;
     case QuantType::kQ4_0:
     case QuantType::kQ4_1:
     case QuantType::kQ8_0:
@@ -413,6 +417,10 @@ void unpack_row(const PackedMatrix& w, int row, float* out) {
     for (int k = 0; k < w.k; ++k) {
       out[k] = bf16_to_f32(load_u16(panel + 64 * (k / 2) + 4 * lane + 2 * (k % 2)));
     }
+    return;
+  }
+  if (w.layout == Layout::kF16) {
+    for (int k = 0; k < w.k; ++k) out[k] = f16_to_f32(load_u16(panel + 32 * k + 2 * lane));
     return;
   }
   unpack_quantized(w, panel, lane, out);

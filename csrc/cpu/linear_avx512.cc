@@ -250,12 +250,51 @@ void int8_product(const PackedMatrix& w, int panel, int panels, const ActRows& a
       [&](int wide, int rows) { return int8_tile_of(w, wide, rows); });
 }
 
+// Halves times float activations: even columns and odd ones have a sum each. Weights are converted
+// as they are loaded, so a tile has one panel and as many rows as registers allow: with 24 sums 1 x 12
+// runs at 90 % of the float32 tiles' rate, 2 x 6, which converts twice as often, at 86 %.
+constexpr int kHalfTokens = 12;
+
+template <int T>
+void half_tile(const TileArgs& t) {
+  const size_t k = static_cast<size_t>(t.acts->k);
+  const float* x = t.acts->f32 + static_cast<size_t>(t.row) * k;
+  __m512 even[T], odd[T];
+  for (int i = 0; i < T; ++i) even[i] = odd[i] = _mm512_setzero_ps();
+  const uint8_t* panel = t.panel;
+  for (const float* end = x + k; x < end; x += 2, panel += 64) {
+    const __m512 w0 = load_halves(panel), w1 = load_halves(panel + 32);
+#pragma GCC unroll 12
+    for (int i = 0; i < T; ++i) {
+      even[i] = _mm512_fmadd_ps(w0, _mm512_set1_ps(x[i * k]), even[i]);
+      odd[i] = _mm512_fmadd_ps(w1, _mm512_set1_ps(x[i * k + 1]), odd[i]);
+    }
+  }
+  for (int i = 0; i < T; ++i) _mm512_storeu_ps(t.out + i * t.ldo, _mm512_add_ps(even[i], odd[i]));
+}
+
+TileFn half_tile_of(int rows) {
+  static constexpr TileFn table[] = {half_tile<1>, half_tile<2>,  half_tile<3>,  half_tile<4>,
+                                     half_tile<5>, half_tile<6>,  half_tile<7>,  half_tile<8>,
+                                     half_tile<9>, half_tile<10>, half_tile<11>, half_tile<12>};
+  return table[rows - 1];
+}
+
+void half_product(const PackedMatrix& w, int panel, int panels, const ActRows& acts, int row0,
+                  int m, float* out, int64_t ldo) {
+  run_tiles(
+      w, panel, panels, acts, row0, m, out, ldo, [](int) { return TileShape{1, kHalfTokens}; },
+      [](int, int rows) { return half_tile_of(rows); });
+}
+
 void tile(const PackedMatrix& w, int panel, int panels, const ActRows& acts, int row0, int m,
           float* out, int64_t ldo) {
   if (w.layout == Layout::kF32) {
     float_product<F32Op>(w, panel, panels, acts, row0, m, out, ldo);
   } else if (w.layout == Layout::kBF16) {
     float_product<WidenedBf16Op>(w, panel, panels, acts, row0, m, out, ldo);
+  } else if (w.layout == Layout::kF16) {
+    half_product(w, panel, panels, acts, row0, m, out, ldo);
   } else {
     int8_product(w, panel, panels, acts, row0, m, out, ldo);
   }

@@ -174,11 +174,27 @@ void panel_bf16(const uint8_t* panel, const ActRows& acts, int row, float* out) 
   std::memcpy(out, acc, sizeof(acc));
 }
 
+void panel_f16(const uint8_t* panel, const ActRows& acts, int row, float* out) {
+  const float* x = acts.f32 + static_cast<size_t>(row) * acts.k;
+  float even[kLanes] = {}, odd[kLanes] = {};
+  for (int k = 0; k < acts.k; k += 2, panel += kVectorBytes) {
+    float w0[kLanes], w1[kLanes];
+    load_halves(panel, w0);
+    load_halves(panel + kVectorBytes / 2, w1);
+    for (int r = 0; r < kLanes; ++r) {
+      even[r] = std::fma(w0[r], x[k], even[r]);
+      odd[r] = std::fma(w1[r], x[k + 1], odd[r]);
+    }
+  }
+  for (int r = 0; r < kLanes; ++r) out[r] = even[r] + odd[r];
+}
+
 using PanelFn = void (*)(const uint8_t*, const ActRows&, int, float*);
 
 PanelFn panel_function(const PackedMatrix& w) {
   if (w.layout == Layout::kF32) return panel_f32;
   if (w.layout == Layout::kBF16) return panel_bf16;
+  if (w.layout == Layout::kF16) return panel_f16;
   return for_shape<PanelFn>(w, [](auto shape) -> PanelFn {
     return panel_i8<decltype(shape)::kLayout, decltype(shape)::kScale>;
   });

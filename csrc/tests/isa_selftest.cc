@@ -354,14 +354,15 @@ Weights random_weights(Random& random, QuantType type, int rows, int k, int fill
   w.matrix = packed_shape(type, rows, k, rows);
   w.bytes.resize(w.matrix.bytes());
   const bool f32 = w.matrix.layout == Layout::kF32, bf16 = w.matrix.layout == Layout::kBF16;
-  for (size_t at = 0; (f32 || bf16) && at < w.bytes.size(); at += f32 ? 4 : 2) {
+  const bool floats = w.matrix.scale == ScaleType::kNone;
+  for (size_t at = 0; floats && at < w.bytes.size(); at += f32 ? 4 : 2) {
     const float value = random.value();
-    const uint16_t half = f32_to_bf16(value);
+    const uint16_t half = bf16 ? f32_to_bf16(value) : half_scale(random);
     if (f32) std::memcpy(&w.bytes[at], &value, 4);
-    if (bf16) std::memcpy(&w.bytes[at], &half, 2);
+    if (!f32) std::memcpy(&w.bytes[at], &half, 2);
   }
   w.matrix.data = w.bytes.data();
-  if (f32 || bf16) return w;
+  if (floats) return w;
   fill_quantized(random, w, fill);
   return w;
 }
@@ -399,8 +400,8 @@ void check_linear(const LinearKernels& g, const LinearKernels& k, Report& report
   for (int t = 0; t < static_cast<int>(QuantType::kCount); ++t) {
     const QuantType type = static_cast<QuantType>(t);
     if (type == QuantType::kBF16 && own_bf16) continue;
-    const bool floats = type == QuantType::kF32 || type == QuantType::kBF16;
-    const bool super = is_super(packed_shape(type, 16, 256, 16).scale);
+    const ScaleType scale = packed_shape(type, 16, 256, 16).scale;
+    const bool floats = scale == ScaleType::kNone, super = is_super(scale);
     for (int columns : {floats ? 10 : super ? 256 : 32, floats ? 34 : super ? 768 : 96}) {
       // Random codes, then all zero and all ones against either end of the activations.
       for (int variant = 0; variant < (floats ? 1 : 5); ++variant) {

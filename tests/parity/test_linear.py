@@ -19,8 +19,8 @@ if native.has_neondot():
 F32_SCALES = ("INT4", "INT4_MIN", "INT8", "INT8_MIN")
 SUPER = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 INTEGER = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", *SUPER, "MXFP4", *F32_SCALES)
-FLOAT = ("F32", "BF16")
-COLUMNS = {"F32": (7, 96), "BF16": (10, 96)} | dict.fromkeys(SUPER, (256, 768))
+FLOAT = ("F32", "F16", "BF16")
+COLUMNS = {"F32": (7, 96), "F16": (10, 96), "BF16": (10, 96)} | dict.fromkeys(SUPER, (256, 768))
 WITH_MINIMA = ("Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K", "INT4_MIN", "INT8_MIN")
 # Types nobody writes here: any bytes are blocks, with f16 scales at these places (of any sign).
 READ_ONLY = {"Q2_K": (80, 82), "Q3_K": (108,), "MXFP4": ()}
@@ -29,7 +29,7 @@ SHAPES = ((16, 16), (37, 37), (72, 24), (80, 80))
 # 17 and 33 split into uneven tiles; 40 needs three
 MANY = (1, 2, 3, 5, 8, 15, 16, 17, 33, 40)
 # The products sum a few hundred terms of size 1; bf16 keeps 8 bits of each activation.
-TOLERANCE = {"F32": 1e-5, "BF16": 2e-5}
+TOLERANCE = {"F32": 1e-5, "F16": 1e-5, "BF16": 2e-5}
 
 
 def cases(quants: tuple[str, ...]) -> list[tuple[str, int]]:
@@ -132,7 +132,7 @@ def test_float_products_mean_what_numpy_says(
 ) -> None:
     packed, meaning = matrix_of(quant, rows, k, group_rows)
     x = rows_of(5, k)
-    stored = norm_rows("generic", x, None, "f32" if quant == "F32" else "bf16").as_float()
+    stored = norm_rows("generic", x, None, "bf16" if quant == "BF16" else "f32").as_float()
     expected = stored @ meaning.astype(np.float64).T
     scale = np.abs(stored) @ np.abs(meaning.astype(np.float64)).T
     error = np.abs(product(packed, isa, x, rows, group_rows) - expected) / scale
@@ -170,7 +170,7 @@ def test_a_row_does_not_depend_on_the_others(isa: str, quant: str, k: int) -> No
     alone = np.concatenate(
         [product(packed, isa, x[i : i + 1], 80, 80) for i in range(max(MANY))]
     )
-    for m in range(1, max(MANY) + 1) if quant in ("Q4_1", "BF16") else MANY:
+    for m in range(1, max(MANY) + 1) if quant in ("Q4_1", "F16", "BF16") else MANY:
         assert_same_bits(product(packed, isa, x[:m], 80, 80), alone[:m])
 
 

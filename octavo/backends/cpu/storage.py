@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from octavo.backends.seam import WeightSource
 from octavo.weights.dequant import iq4_nl_as_q8_0
-from octavo.weights.quantize import to_bf16
 
 # Source types the native packer reads, with their numbers (csrc/linear.h, QuantType) and the panel
 # layout they end up in. All of these are lossless.
@@ -32,9 +31,8 @@ _NATIVE = {
     "Q3_K": (14, "q3, 8-bit scales"),
     "Q6_K": (15, "q6, 8-bit scales"),
     "MXFP4": (16, "q5, f32 scales"),
+    "F16": (17, "f16"),
 }
-# float16 has more mantissa than bfloat16, so it stays exact as f32.
-_VIA_F32 = {"F16": "F32"}
 # Exact in another block type: its levels are integers of eight bits.
 _WIDENED = {"IQ4_NL": ("Q8_0", iq4_nl_as_q8_0)}
 
@@ -50,9 +48,9 @@ class Storage:
 
 def storage_of(quant: str, k: int) -> Storage:
     """How a tensor of type `quant` with `k` columns is stored."""
-    native = _WIDENED[quant][0] if quant in _WIDENED else _VIA_F32.get(quant, quant)
-    if native == "BF16" and k % 2:
-        native = "F32"  # bf16 panels hold column pairs
+    native = _WIDENED[quant][0] if quant in _WIDENED else quant
+    if native in ("BF16", "F16") and k % 2:
+        native = "F32"  # their panels hold column pairs
     type_id, layout = _NATIVE[native]
     via_f32 = native != quant and quant not in _WIDENED
     return Storage(type_id=type_id, layout=layout, via_f32=via_f32)
@@ -65,7 +63,4 @@ def source_rows(weights: WeightSource, tensor: str, storage: Storage) -> npt.NDA
         return _WIDENED[quant][1](weights.raw(tensor)).reshape(-1)
     if not storage.via_f32:
         return np.ascontiguousarray(weights.raw(tensor)).reshape(-1)
-    values = np.ascontiguousarray(weights.f32(tensor), np.float32).reshape(-1)
-    if storage.layout == "bf16":
-        return to_bf16(values).view(np.uint8)
-    return values.view(np.uint8)
+    return np.ascontiguousarray(weights.f32(tensor), np.float32).reshape(-1).view(np.uint8)
