@@ -12,7 +12,7 @@ from starlette.responses import Response
 from octavo.engine.outputs import RequestOutput
 from octavo.server.errors import JSON
 from octavo.server.generation import ClientGoneError, Generation
-from octavo.server.sse import EventStream
+from octavo.server.sse import OPENAI_STREAM, EventStream, StreamForm
 
 # the status of an answer that nobody receives, for the log
 CLIENT_CLOSED_REQUEST = 499
@@ -29,10 +29,11 @@ class Answer(Protocol):
         """The answer as server-sent events."""
 
 
-async def respond(answer: Answer, request: Request, *, stream: bool) -> Response:
+async def respond(answer: Answer, request: Request, *, stream: bool,
+                  form: StreamForm = OPENAI_STREAM) -> Response:
     """The response of a started answer. A client that leaves ends the generation."""
     if stream:
-        return EventStream(answer.events(), on_leave=answer.generation.client_left)
+        return EventStream(answer.events(), on_leave=answer.generation.client_left, form=form)
     try:
         outputs = await answer.generation.finals(request.receive)
     except ClientGoneError:

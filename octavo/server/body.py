@@ -17,9 +17,14 @@ T = TypeVar("T", bound=msgspec.Struct)
 _BODY_TIMEOUT_S = 60.0
 
 
-async def read_request(request: Request, state: ServerState, kind: type[T]) -> T:
-    """The typed request of a body. Raises InvalidRequestError and its subclasses."""
-    _check_media_type(request)
+async def read_request(request: Request, state: ServerState, kind: type[T], *,
+                       any_media_type: bool = False) -> T:
+    """The typed request of a body. Raises InvalidRequestError and its subclasses.
+
+    any_media_type: for APIs whose users send JSON under other types; web pages still may not.
+    """
+    if not any_media_type or "origin" in request.headers:
+        _check_media_type(request)
     body = await _read_body(request, state.section.max_body_bytes)
     return decode_request(body, kind, strict=state.section.strict_params)
 

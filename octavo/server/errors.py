@@ -1,14 +1,14 @@
-"""Errors -> HTTP: status, headers and the error object. Knows no route."""
+"""Errors -> HTTP: status, headers and the body. The body's shape is error_shapes.py's business."""
 
 import http
 
-import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from octavo.errors import EngineLoadingError, InvalidRequestError, OctavoError, QueueFullError
-from octavo.server.protocol.responses import ErrorInfo, ErrorResponse
+from octavo.server.error_shapes import error_body
 
 JSON = "application/json"
 # loading takes seconds; a client that comes back sooner gains nothing
@@ -50,15 +50,18 @@ class BodyTimeoutError(InvalidRequestError):
     code = "request_timeout"
 
 
-def error_object(error: OctavoError) -> bytes:
-    """{"error": {message, type, param, code}} as JSON."""
-    return msgspec.json.encode(ErrorResponse(ErrorInfo(
-        message=error.message, type=error.error_type, param=error.param, code=error.code,
-    )))
+class RouteError(InvalidRequestError):
+    """No such route, or one that does not take the method."""
+
+    def __init__(self, message: str, *, http_status: int, code: str) -> None:
+        super().__init__(message)
+        self.http_status = http_status
+        self.code = code
 
 
-def error_response(error: OctavoError) -> Response:
-    """The answer that tells a client what it did wrong, or when to come back."""
+def error_response(error: OctavoError, scope: Scope) -> Response:
+    """The answer that tells a client what it did wrong, or when to come back, in the shape of the
+    scope's route."""
     headers = {}
     if isinstance(error, QueueFullError):
         headers["retry-after"] = str(error.retry_after_s)
@@ -69,7 +72,7 @@ def error_response(error: OctavoError) -> Response:
         headers["x-should-retry"] = "false"
     if error.http_status == 401:
         headers["www-authenticate"] = "Bearer"
-    return Response(error_object(error), error.http_status, headers, JSON)
+    return Response(error_body(error, scope), error.http_status, headers, JSON)
 
 
 def internal_error() -> OctavoError:
@@ -80,7 +83,7 @@ def internal_error() -> OctavoError:
 async def on_octavo_error(request: Request, error: Exception) -> Response:
     """Starlette handler."""
     assert isinstance(error, OctavoError)
-    return error_response(error)
+    return error_response(error, request.scope)
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
@@ -95,6 +98,6 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     else:
         message = str(error.detail) or http.HTTPStatus(error.status_code).phrase
         code = "invalid_request"
-    body = msgspec.json.encode(ErrorResponse(ErrorInfo(
-        message=message, type=InvalidRequestError.error_type, code=code)))
-    return Response(body, error.status_code, dict(error.headers or {}), JSON)
+    refusal = RouteError(message, http_status=error.status_code, code=code)
+    return Response(error_body(refusal, request.scope), error.status_code,
+                    dict(error.headers or {}), JSON)

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from octavo.server.error_shapes import REQUEST_ID, is_anthropic
 from octavo.server.errors import (
     InvalidAPIKeyError,
     OriginError,
@@ -26,7 +27,7 @@ from octavo.server.errors import (
 logger = logging.getLogger("octavo.server")
 
 # Probes and scrapers have no key, and learn nothing here that a key protects.
-OPEN_PATHS = frozenset({"/health", "/v1/health", "/ready", "/metrics", "/ping"})
+OPEN_PATHS = frozenset({"/", "/health", "/v1/health", "/ready", "/metrics", "/ping"})
 _MAX_ID_CHARS = 128
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -45,6 +46,7 @@ class RequestGate:
             await self._app(scope, receive, send)
             return
         request_id = _usable_id(Headers(scope=scope).get("x-request-id"))
+        scope[REQUEST_ID] = request_id
         started = time.monotonic()
         status = 0
 
@@ -52,7 +54,10 @@ class RequestGate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = request_id
+                if is_anthropic(scope):  # whose clients look for it under this name
+                    headers["request-id"] = request_id
             await send(message)
 
         try:
@@ -62,7 +67,7 @@ class RequestGate:
                              scope["path"])
             if status:
                 raise  # part of an answer is out: the server must cut the connection
-            await error_response(internal_error())(scope, receive, send_with_id)
+            await error_response(internal_error(), scope)(scope, receive, send_with_id)
         if self._log and scope["path"] not in OPEN_PATHS:
             logger.info("%s %s %d %.3f s %s", scope["method"], _shown(scope["path"]), status,
                         time.monotonic() - started, request_id)
@@ -91,7 +96,7 @@ class OriginCheck:
         error = OriginError(
             f"the web page's origin {origin!r} may not call this server: start it with "
             f"--allowed-origins ORIGIN to allow it")
-        await error_response(error)(scope, receive, send)
+        await error_response(error, scope)(scope, receive, send)
 
     def _may(self, scope: Scope) -> bool:
         headers = Headers(scope=scope)
@@ -139,17 +144,18 @@ class KeyCheck:
             await self._app(scope, receive, send)
             return
         error = InvalidAPIKeyError(
-            "no valid API key: send the header 'Authorization: Bearer KEY'")
-        await error_response(error)(scope, receive, send)
+            "no valid API key: send the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'")
+        await error_response(error, scope)(scope, receive, send)
 
     def _is_known(self, scope: Scope) -> bool:
         headers = Headers(scope=scope)
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() != "bearer":
-            given = headers.get("x-api-key", "")
-        digest = _digest(given.strip())
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        # some clients send both, one of them for another server
+        given = [headers.get("x-api-key", ""), token if kind.lower() == "bearer" else ""]
+        digests = [_digest(key.strip()) for key in given]
         # every key is compared, in constant time: how long it takes says nothing
-        return sum([hmac.compare_digest(digest, known) for known in self._digests]) > 0
+        return sum([hmac.compare_digest(digest, known)
+                    for known in self._digests for digest in digests]) > 0
 
 
 def _digest(key: str) -> bytes:

@@ -9,7 +9,8 @@ import re
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from octavo.errors import InvalidRequestError
-from octavo.server.errors import JSON, error_object
+from octavo.server.error_shapes import openai_error
+from octavo.server.errors import JSON
 
 # A client that needs longer for a request line and headers holds a connection and nothing else.
 HEAD_TIMEOUT_S = 30.0
@@ -102,7 +103,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         error = InvalidRequestError(message)
-        body = error_object(error)
+        body = openai_error(error)
         self.transport.write(b"".join((
             STATUS_LINE[status], b"content-type: ", JSON.encode(), b"\r\ncontent-length: ",
             str(len(body)).encode(), b"\r\nconnection: close\r\n\r\n", body)))

@@ -1,6 +1,5 @@
 """POST /v1/chat/completions: a conversation in, choices out, whole or streamed."""
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from octavo.server.logprobs import chat_logprobs, prompt_logprobs
 from octavo.server.messages import chat_prompt
 from octavo.server.openai_tools import chat_plan, fill_delta, message_of
 from octavo.server.params import chat_params, check_priority
+from octavo.server.planned import DeltaReader, planned_params
 from octavo.server.protocol.requests import ChatRequest
 from octavo.server.protocol.responses import (
     ChatChoice,
@@ -33,7 +33,7 @@ from octavo.server.protocol.responses import (
 )
 from octavo.server.sse import DONE
 from octavo.server.state import ServerState
-from octavo.tools.parser import OutputDelta, OutputParser
+from octavo.tools.parser import OutputDelta
 
 _encode = msgspec.json.encode
 
@@ -78,13 +78,7 @@ class _ChatCompletion:
         """The rendered prompt: it decides what the output is held to. Raises
         InvalidRequestError."""
         self._prompt = prompt
-        if self.plan.is_plain:
-            return
-        wanted = self.params.structured_outputs
-        grammar = await asyncio.to_thread(self.plan.structured_outputs, prompt, wanted)
-        skipped = self.params.skip_special_tokens and not self.plan.needs_special_tokens
-        self.params = msgspec.structs.replace(
-            self.params, structured_outputs=grammar, skip_special_tokens=skipped)
+        self.params = await planned_params(self.params, self.plan, prompt)
 
     def whole(self, outputs: list[RequestOutput]) -> ChatResponse:
         """The answer in one piece."""
@@ -154,7 +148,7 @@ class _ChatCompletion:
                     index=i, delta=ChatDelta(role="assistant", content=content)))
                 for i in range(self._request.n))
             shapers = {} if self.plan.is_plain else {
-                i: _Shaper(self.plan.parser(self._prompt)) for i in range(self._request.n)}
+                i: DeltaReader(self.plan.parser(self._prompt)) for i in range(self._request.n)}
             async for _, output in self.generation.outputs():
                 self.generation.count(0, output)
                 data = b"".join(self._news(chunk, part, shapers.get(part.index))
@@ -174,7 +168,7 @@ class _ChatCompletion:
         return whole.removesuffix(b"}")
 
     def _news(self, chunk: "_ChunkTemplate", part: CompletionOutput,
-              shaper: "_Shaper | None") -> bytes:
+              shaper: DeltaReader | None) -> bytes:
         """The chunk of a delta; nothing if its text is held back."""
         is_plain = (part.finish_reason is None and part.logprobs is None
                     and not self._request.return_token_ids)
@@ -201,26 +195,6 @@ class _ChatCompletion:
 
 
 _NOTHING = ChatDelta()
-
-
-class _Shaper:
-    """One choice of a stream: its parser, and its tokens, which tell how many were reasoning."""
-
-    def __init__(self, parser: OutputParser) -> None:
-        self.parser = parser
-        self.token_ids: list[int] = []
-
-    def take(self, part: CompletionOutput) -> OutputDelta:
-        """What a delta of the engine brings."""
-        if not self.parser.reasoning_is_over:
-            self.token_ids += part.token_ids
-        news = self.parser.feed(part.text)
-        if part.finish_reason is not None:
-            rest = self.parser.finish()
-            news.content += rest.content
-            news.reasoning += rest.reasoning
-            news.calls += rest.calls
-        return news
 
 
 class _ChunkTemplate:

@@ -1,10 +1,11 @@
-"""Server-sent events: an async generator of ready-made bytes -> an HTTP answer that never hangs.
+"""Streamed answers: an async generator of ready-made bytes -> an HTTP answer that never hangs.
 
 Watches the client while it writes, keeps silent connections alive with comments, and turns a
 failure in the middle into one error event. Knows nothing of what the events say.
 """
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
@@ -12,7 +13,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from octavo.errors import OctavoError
-from octavo.server.errors import error_object, internal_error
+from octavo.server.error_shapes import REQUEST_ID, openai_error
+from octavo.server.errors import internal_error
 from octavo.server.generation import ClientGoneError
 
 logger = logging.getLogger("octavo.server")
@@ -30,23 +32,36 @@ def event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
+@dataclasses.dataclass(slots=True, frozen=True)
+class StreamForm:
+    """What streams of one API have in common. ping: keeps a silent connection alive; b"" where
+    that API has nothing of the kind. error: a failure in mid-stream, with the request's id."""
+
+    content_type: str
+    ping: bytes
+    error: Callable[[OctavoError, str], bytes]
+
+
+OPENAI_STREAM = StreamForm("text/event-stream; charset=utf-8", PING,
+                           lambda error, request_id: event(openai_error(error, request_id)))
+
+
 class EventStream(Response):
     """Sends what `events` yields. When the client leaves, `on_leave` is awaited: it must make
     `events` end (by ClientGoneError). `events` is always closed."""
 
-    media_type = "text/event-stream"
-
     def __init__(self, events: AsyncGenerator[bytes, None], *,
-                 on_leave: Callable[[], Awaitable[None]],
+                 on_leave: Callable[[], Awaitable[None]], form: StreamForm = OPENAI_STREAM,
                  ping_interval_s: float = PING_INTERVAL_S) -> None:
         self.status_code = 200
         self.background = None
         self.init_headers({
-            "content-type": "text/event-stream; charset=utf-8",
+            "content-type": form.content_type,
             "cache-control": "no-cache",
             "x-accel-buffering": "no",  # nginx would collect the stream otherwise
         })
         self._events = events
+        self._form = form
         self._on_leave = on_leave
         self._ping_interval_s = ping_interval_s
         self._last_sent = 0.0
@@ -60,7 +75,8 @@ class EventStream(Response):
         self._last_sent = clock()
         watchdog = asyncio.create_task(self._watch(receive, send))
         try:
-            async for data in _with_error_event(self._events):
+            async for data in _with_error_event(
+                    self._events, self._form, scope.get(REQUEST_ID, "")):
                 self._is_sending = True
                 await send({"type": "http.response.body", "body": data, "more_body": True})
                 self._is_sending = False
@@ -87,7 +103,9 @@ class EventStream(Response):
                         break
                     await asyncio.sleep(self._ping_interval_s)
                 elif silent >= self._ping_interval_s:
-                    await send({"type": "http.response.body", "body": PING, "more_body": True})
+                    if self._form.ping:
+                        await send({"type": "http.response.body", "body": self._form.ping,
+                                    "more_body": True})
                     self._last_sent = clock()
                 continue
             if message["type"] == "http.disconnect":
@@ -95,7 +113,8 @@ class EventStream(Response):
         await self._on_leave()
 
 
-async def _with_error_event(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def _with_error_event(events: AsyncGenerator[bytes, None], form: StreamForm,
+                            request_id: str) -> AsyncGenerator[bytes, None]:
     """The status line is out: what goes wrong now can only be told as an event."""
     try:
         async for data in events:
@@ -103,7 +122,7 @@ async def _with_error_event(events: AsyncGenerator[bytes, None]) -> AsyncGenerat
     except ClientGoneError:
         raise
     except OctavoError as error:
-        yield event(error_object(error))
+        yield form.error(error, request_id)
     except Exception:
         logger.exception("a stream failed")
-        yield event(error_object(internal_error()))
+        yield form.error(internal_error(), request_id)

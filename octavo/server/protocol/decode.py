@@ -29,7 +29,13 @@ def decode_request(body: bytes, kind: type[T], *, strict: bool = False) -> T:
 
     strict: a field that `kind` does not have is refused.
     """
-    fields = decode_object(body)
+    return typed_request(decode_object(body), kind, strict=strict)
+
+
+def typed_request(fields: dict[str, Any], kind: type[T], *, strict: bool = False,
+                  where: str = "") -> T:
+    """A decoded object as `kind`; as decode_request. where: what names of fields in errors begin
+    with."""
     given = {name: value for name, value in fields.items() if value is not None}
     known = kind.__struct_fields__
     for name in given:
@@ -37,17 +43,18 @@ def decode_request(body: bytes, kind: type[T], *, strict: bool = False) -> T:
             continue
         if strict:
             shown = name if len(name) <= _MAX_NAME_CHARS else name[:_MAX_NAME_CHARS] + "..."
+            shown = where + shown
             raise InvalidRequestError(
                 f"{shown!r} is no field of this route: leave it out (this server was started with "
                 "--strict-params)", param=shown)
-        _note_unknown(name)
+        _note_unknown(where + name)
     for name in ("stream_options", "response_format"):
         if isinstance(given.get(name), dict):
             given[name] = {k: v for k, v in given[name].items() if v is not None}
     try:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
-        raise _refusal(str(error)) from None
+        raise _refusal(str(error), where) from None
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
@@ -65,16 +72,17 @@ def decode_object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def _refusal(text: str) -> InvalidRequestError:
+def _refusal(text: str, where: str) -> InvalidRequestError:
     found = _PATH.match(text)
     assert found is not None
     what, path = found[1], (found[2] or "").lstrip(".")
     missing = _MISSING.match(what)
     if missing is not None:
-        param = f"{path}.{missing[1]}" if path else missing[1]
+        param = where + (f"{path}.{missing[1]}" if path else missing[1])
         return InvalidRequestError(f"{param} is missing: it is required", param=param)
     what = what.replace("`", "")
     what = what[:1].lower() + what[1:]
+    path = where + path if path else where.rstrip(".")
     return InvalidRequestError(f"{path or 'the body'}: {what}", param=path or None)
 
 
