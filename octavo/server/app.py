@@ -24,12 +24,13 @@ from octavo.server import (
     render,
     tokenize,
 )
+from octavo.server.anthropic import routes as anthropic
 from octavo.server.errors import on_http_error, on_octavo_error
 from octavo.server.gate import KeyCheck, OriginCheck, RequestGate
 from octavo.server.openai_responses import routes as openai_responses
 from octavo.server.state import ServedEngine, ServerState
 
-_FAMILIES = (models, openai_completions, openai_chat, openai_responses, render, tokenize,
+_FAMILIES = (models, openai_completions, openai_chat, openai_responses, anthropic, render, tokenize,
              health, metrics_route)
 
 

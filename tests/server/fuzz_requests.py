@@ -13,6 +13,7 @@ TOOL = {"type": "function", "function": {
         "city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}}}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}},
           "required": ["a", "b"], "additionalProperties": False}
+ANTHROPIC_TOOL = {"name": "look_up", "input_schema": TOOL["function"]["parameters"]}  # type: ignore[index]
 CHAT = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Say something."}]
 ITEMS = [
     {"role": "developer", "content": "Be short."},
@@ -62,6 +63,21 @@ SOUND: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/responses/input_tokens", {"input": ITEMS, "tools": [{"type": "custom", "name": "run"}]}),
     ("/v1/chat/completions/render", {"messages": CHAT, "tools": [TOOL]}),
     ("/apply-template", {"messages": CHAT, "add_generation_prompt": False}),
+    ("/v1/messages", {"model": "tiny", "messages": CHAT[1:], "max_tokens": 4, "system": "Be short.",
+                      "stop_sequences": ["q"], "temperature": 0.5, "top_k": 3}),
+    ("/v1/messages", {"model": "tiny", "max_tokens": 6, "stream": True, "tools": [ANTHROPIC_TOOL],
+                      "tool_choice": {"type": "none"}, "thinking": {"type": "disabled"},
+                      "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}),
+    ("/v1/messages", {"model": "tiny", "max_tokens": 9, "output_config": {"format": {
+        "type": "json_schema", "schema": SCHEMA}}, "messages": [
+            *CHAT[1:], {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "Hm", "signature": ""},
+                {"type": "tool_use", "id": "toolu_1", "name": "look_up", "input": {"city": "x"}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1",
+                                          "content": [{"type": "text", "text": "no"}],
+                                          "is_error": True}]}]}),
+    ("/v1/messages/count_tokens", {"model": "tiny", "messages": CHAT[1:],
+                                   "tools": [ANTHROPIC_TOOL]}),
     ("/tokenize", {"prompt": "abc", "add_special_tokens": True}),
     ("/tokenize", {"messages": CHAT, "add_generation_prompt": True}),
     ("/detokenize", {"tokens": [97, 98, 99]}),
@@ -77,8 +93,9 @@ _FIELDS = ("model", "n", "stream", "max_tokens", "temperature", "messages", "pro
            "tool_choice", "response_format", "stop", "logprobs", "priority", "cache_salt",
            "chat_template", "chat_template_kwargs", "guided_json", "guided_regex",
            "guided_grammar", "structured_outputs", "request_id", "input", "text", "reasoning",
-           "include", "previous_response_id", "truncation", "max_output_tokens",
-           "unknown_field", "__class__")
+           "include", "previous_response_id", "truncation", "max_output_tokens", "system",
+           "thinking", "stop_sequences", "output_config", "options", "format", "think", "context",
+           "keep_alive", "raw", "unknown_field", "__class__")
 _HEADERS = (b"content-type: text/plain", b"content-type:", b"content-length: 0", b"x: \xff\xfe",
             b"content-length: 99999999999999999999", b"transfer-encoding: chunked", b"expect: x",
             b"authorization: Bearer \xc3\xa9", b"origin: null", b"host:", b"x-request-id: a b",
@@ -87,9 +104,10 @@ _HEADERS = (b"content-type: text/plain", b"content-type:", b"content-length: 0",
 
 @dataclasses.dataclass(slots=True, frozen=True)
 class Attempt:
-    """One request. leaves: the client closes without reading. damaged: it may be no HTTP, so that
-    the server may close without an answer."""
+    """One request. path: what it was meant for. leaves: the client closes without reading.
+    damaged: it may be no HTTP, so that the server may close without an answer."""
 
+    path: str
     data: bytes
     leaves: bool
     damaged: bool
@@ -98,7 +116,7 @@ class Attempt:
 def sound_request(pick: random.Random) -> Attempt:
     """A request as a good client sends it."""
     path, body = pick.choice(SOUND)
-    return Attempt(_http(b"POST", path.encode(), json.dumps(body).encode()), False, False)
+    return Attempt(path, _http(b"POST", path.encode(), json.dumps(body).encode()), False, False)
 
 
 def attempt(pick: random.Random) -> Attempt:
@@ -111,10 +129,11 @@ def attempt(pick: random.Random) -> Attempt:
     kind = pick.random()
     leaves = pick.random() < 0.05
     if kind < 0.7:
-        return Attempt(_http(b"POST", path.encode(), payload), leaves, False)
+        return Attempt(path, _http(b"POST", path.encode(), payload), leaves, False)
     if kind < 0.85:
-        return Attempt(_http(b"POST", path.encode(), _damaged_bytes(payload, pick)), leaves, False)
-    return Attempt(_damaged_http(path.encode(), payload, pick), leaves, True)
+        data = _http(b"POST", path.encode(), _damaged_bytes(payload, pick))
+        return Attempt(path, data, leaves, False)
+    return Attempt(path, _damaged_http(path.encode(), payload, pick), leaves, True)
 
 
 def _http(method: bytes, path: bytes, payload: bytes, *headers: bytes) -> bytes:

@@ -10,6 +10,7 @@ import socket
 import threading
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -58,12 +59,23 @@ def _judge(sent: Attempt, answer: bytes, tally: _Tally) -> None:
     tally.statuses[status] += 1
     if status >= 500 and status != 503:
         tally.problems.append(f"status {status}: {shown}")
-    elif b"Traceback" in answer or b'"server_error"' in answer:
+    elif b"Traceback" in answer or b'"server_error"' in answer or \
+            b'"api_error"' in answer or b"internal error" in answer:
         tally.problems.append(f"a failure of ours: {shown}")
     elif status >= 400 and not sent.damaged:
-        error = json.loads(body)["error"]
-        if not error["message"] or set(error) != {"message", "type", "param", "code"}:
+        if not _is_error_of(sent.path, json.loads(body)):
             tally.problems.append(f"no error object: {shown}")
+
+
+def _is_error_of(path: str, body: Any) -> bool:
+    """Whether it is the error object of that route's API."""
+    error = body["error"]
+    if path.startswith("/api/"):
+        return set(body) == {"error"} and isinstance(error, str) and error != ""
+    if path.startswith("/v1/messages"):
+        return (set(body) == {"type", "error", "request_id"} and body["type"] == "error"
+                and set(error) == {"type", "message"} and error["message"] != "")
+    return set(error) == {"message", "type", "param", "code"} and error["message"] != ""
 
 
 def _client(port: int, number: int, count: int, tally: _Tally) -> None:
