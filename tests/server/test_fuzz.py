@@ -62,9 +62,8 @@ def _judge(sent: Attempt, answer: bytes, tally: _Tally) -> None:
     elif b"Traceback" in answer or b'"server_error"' in answer or \
             b'"api_error"' in answer or b"internal error" in answer:
         tally.problems.append(f"a failure of ours: {shown}")
-    elif status >= 400 and not sent.damaged:
-        if not _is_error_of(sent.path, json.loads(body)):
-            tally.problems.append(f"no error object: {shown}")
+    elif status >= 400 and not sent.damaged and not _is_error_of(sent.path, json.loads(body)):
+        tally.problems.append(f"no error object: {shown}")
 
 
 def _is_error_of(path: str, body: Any) -> bool:
