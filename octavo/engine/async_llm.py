@@ -21,7 +21,7 @@ from octavo.engine.core_client import CoreHost, ProcessHost, ThreadHost
 from octavo.engine.core_process import BuildCore
 from octavo.engine.default_params import default_sampling_params
 from octavo.engine.factory import FrontEndParts, build_core, load_front_end, resolve_args
-from octavo.engine.input_processor import InputProcessor, Prompt
+from octavo.engine.input_processor import InputProcessor, PreparedRequest, Prompt
 from octavo.engine.load_arguments import model_argument, refuse_unknown, template_argument
 from octavo.engine.metrics import EngineCollector, FrontEndMetrics, make_registry
 from octavo.engine.output_processor import OutputProcessor
@@ -252,6 +252,24 @@ class AsyncLLM:
         fill the context.
         For callers that must know before they answer. Who stops fetching must call abort().
         """
+        prepared = await self._prepare(prompt, sampling_params, request_id, priority=priority,
+                                       output_kind=output_kind, score_only=score_only,
+                                       strict_max_tokens=strict_max_tokens)
+        return self._start([prepared], output_kind)[0]
+
+    async def add_requests(self, requests: Sequence[tuple[Prompt, SamplingParams, str]], *,
+                           output_kind: OutputKind = "delta", score_only: bool = False
+                           ) -> "list[OutputCollector]":
+        """Starts (prompt, params, request id) requests at the same moment, or none: they are in the
+        same step if its token budget allows. Otherwise as add_request()."""
+        prepared = [await self._prepare(prompt, params, request_id, output_kind=output_kind,
+                                        score_only=score_only)
+                    for prompt, params, request_id in requests]
+        return self._start(prepared, output_kind)
+
+    async def _prepare(self, prompt: Prompt, sampling_params: SamplingParams, request_id: str, *,
+                       output_kind: OutputKind, score_only: bool, priority: int = 0,
+                       strict_max_tokens: bool = True) -> PreparedRequest:
         self._check_alive()
         self._check_id(request_id)
         if output_kind not in get_args(OutputKind):
@@ -261,27 +279,34 @@ class AsyncLLM:
         inline = _size_of(prompt) < _INLINE_SIZE
         has_grammar = getattr(sampling_params, "structured_outputs", None) is not None
 
-        def process() -> Any:
+        def process() -> PreparedRequest:
             return self._inputs.process(request_id, prompt, sampling_params, priority=priority,
                                         strict_max_tokens=strict_max_tokens,
                                         score_only=score_only)
 
         if has_grammar:
             loop = asyncio.get_running_loop()
-            prepared = await loop.run_in_executor(self._grammar_threads, process)
-        else:
-            prepared = process() if inline else await asyncio.to_thread(process)
+            return await loop.run_in_executor(self._grammar_threads, process)
+        return process() if inline else await asyncio.to_thread(process)
+
+    def _start(self, requests: Sequence[PreparedRequest],
+               kind: OutputKind) -> "list[OutputCollector]":
+        """Sends them to the core, in one frame."""
         self._check_alive()
-        self._check_room(prepared.params.n)
-        self._check_id(request_id)
+        self._check_room(sum(prepared.params.n for prepared in requests))
+        for prepared in requests:
+            self._check_id(prepared.request_id)
         client = self._engine.client
         assert client is not None
-        client.add(prepared.core_requests)  # first: what cannot be sent must leave no trace
-        collector = OutputCollector()
-        self._outputs.add(prepared, kind=output_kind, sink=collector.put)
+        # first: what cannot be sent must leave no trace
+        client.add([core for prepared in requests for core in prepared.core_requests])
+        collectors = []
+        for prepared in requests:
+            collectors.append(OutputCollector())
+            self._outputs.add(prepared, kind=kind, sink=collectors[-1].put)
         self._engine.expect_news()
         self._idle.clear()
-        return collector
+        return collectors
 
     async def chat_prompt(self, messages: Sequence[Message], *,
                           add_generation_prompt: bool = True,

@@ -16,6 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 from octavo.config import ServerSection
 from octavo.errors import OctavoError
 from octavo.server import (
+    decisions,
     health,
     metrics_route,
     models,
@@ -30,8 +31,8 @@ from octavo.server.gate import KeyCheck, OriginCheck, RequestGate
 from octavo.server.openai_responses import routes as openai_responses
 from octavo.server.state import ServedEngine, ServerState
 
-_FAMILIES = (models, openai_completions, openai_chat, openai_responses, anthropic, render, tokenize,
-             health, metrics_route)
+_FAMILIES = (models, openai_completions, openai_chat, openai_responses, decisions, anthropic,
+             render, tokenize, health, metrics_route)
 
 
 def create_app(llm: ServedEngine, section: ServerSection, *, allowed_origins: Sequence[str] = (),

@@ -58,6 +58,15 @@ class Generation:
             await self.close()
             raise
 
+    async def start_together(self, prompts: Sequence[Any], params: Sequence[SamplingParams], *,
+                             score_only: bool) -> None:
+        """Starts them all at the same moment, or none; params has one for each prompt."""
+        self._check_number(len(prompts), 1)
+        ids = [self._state.engine_id(self._response_id) for _ in prompts]
+        collectors = await self._state.llm.add_requests(
+            list(zip(prompts, params, ids)), output_kind="final", score_only=score_only)
+        self._requests += zip(ids, collectors)
+
     def _check_number(self, num_prompts: int, n: int) -> None:
         """More than the queue holds can never run: no later try would help."""
         limits = self._state.llm.config.scheduler

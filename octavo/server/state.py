@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from prometheus_client.registry import CollectorRegistry
@@ -45,6 +45,9 @@ class ServedEngine(Protocol):
                           priority: int = 0, output_kind: OutputKind = "delta",
                           strict_max_tokens: bool = True, score_only: bool = False
                           ) -> OutputCollector: ...
+    async def add_requests(self, requests: Sequence[tuple[Any, SamplingParams, str]], *,
+                           output_kind: OutputKind = "delta", score_only: bool = False
+                           ) -> list[OutputCollector]: ...
     async def chat_prompt(self, messages: Any, *, add_generation_prompt: bool = True,
                           continue_final_message: bool = False, tools: Any = None,
                           chat_template_kwargs: Mapping[str, Any] | None = None
