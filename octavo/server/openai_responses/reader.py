@@ -4,6 +4,8 @@ Items come out the same however the output is cut into pieces: a stream ends wit
 whole answer.
 """
 
+import dataclasses
+import re
 from collections.abc import Sequence
 
 from octavo.engine.outputs import CompletionOutput, TokenLogprobDict
@@ -14,6 +16,9 @@ from octavo.tokenizer.detokenizer import IncrementalDetokenizer
 from octavo.tokenizer.tokenizer import Tokenizer
 from octavo.tools.parser import OutputDelta, OutputParser
 from octavo.tools.plan import AnswerPlan
+
+# behind every character that can be a call's last one, in any family
+_CALL_ENDS = re.compile(r"(?<=[>}\]])")
 
 
 class OutputReader:
@@ -50,11 +55,11 @@ class OutputReader:
         else:
             if not parser.reasoning_is_over:
                 self._token_ids += part.token_ids
-            # One character at a time where there may be calls: so text and calls keep their order.
-            for piece in part.text if self._plan.tools else (part.text,):
-                self._add(parser.feed(piece))
+            found = [parser.feed(piece) for piece in _CALL_ENDS.split(part.text)]
             if is_last:
-                self._add(parser.finish())
+                found.append(parser.finish())
+            for news in _in_order(found):
+                self._add(news)
         if is_last:
             if self._logprobs and (self._items.in_message or parser is None):
                 self._items.add(OutputDelta(), self._logprobs)
@@ -77,6 +82,28 @@ class OutputReader:
             kept = self._sorter.content(ids, entries, is_last=part.finish_reason is not None)
             ids, entries = [k[0] for k in kept], [k[1] for k in kept]
         return chat_logprobs(self._tokenizer, ids, entries, self._num_top).content
+
+
+def _in_order(found: list[OutputDelta]) -> list[OutputDelta]:
+    """As few deltas as hold the same in the same order: within one, reasoning comes before content
+    and content before calls. No piece goes on behind the end of a call, so text and calls come out
+    in the order in which they were written, however the output was cut."""
+    merged = [OutputDelta()]
+    for news in found:
+        last = merged[-1]
+        if (news.content and last.calls) or (news.reasoning and (last.content or last.calls)):
+            last = OutputDelta()
+            merged.append(last)
+        last.reasoning += news.reasoning
+        last.content += news.content
+        for call in news.calls:
+            if call.name is None and last.calls:  # more of the same call
+                before = last.calls[-1]
+                last.calls[-1] = dataclasses.replace(
+                    before, arguments=before.arguments + call.arguments)
+            else:
+                last.calls.append(call)
+    return merged
 
 
 class _TokenSorter:

@@ -88,6 +88,8 @@ def test_events(kind: dict[str, bool], text: str, expected: list[list[str]]) -> 
         items, told = read(plan(**kind), text, size)
         assert told.types == [t for item in expected for t in item]
         check_events(told.events, items)
+    # the last size was one piece: one delta an item
+    assert sum(e["type"].endswith(".delta") for e in told.events) == len(items)
 
 
 def check_events(events: list[Any], items: list[dict[str, Any]]) -> None:
