@@ -11,6 +11,7 @@ from typing import Any
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
+from octavo.core.json_schema import UnsupportedSchemaError, enforceable
 from octavo.core.structured_outputs import StructuredOutputs
 from octavo.errors import OctavoError
 from octavo.grammar.backend import MaskRow, MatcherState
@@ -117,13 +118,16 @@ def grammar_text(spec: StructuredOutputs) -> str:
         if kind == "json":
             options: Any = ({"whitespace_pattern": whitespace} if whitespace
                             else {"whitespace_flexible": False})
-            return LLMatcher.grammar_from_json_schema(text, defaults=options)
+            schema = json.dumps(enforceable(json.loads(text)), ensure_ascii=False)
+            return LLMatcher.grammar_from_json_schema(schema, defaults=options)
         if kind == "regex":
             return LLMatcher.grammar_from_regex(text)
         if kind == "choice":
             choices = " | ".join(json.dumps(c, ensure_ascii=False) for c in json.loads(text))
             return LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {choices}\n")
         return LLMatcher.grammar_from_lark(any_to_lark(text))
+    except UnsupportedSchemaError as error:
+        raise spec.error(str(error)) from None
     except Exception as error:  # of a converter: whatever it is, the text is what it chokes on
         raise spec.error(_reason(kind, str(error))) from None
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from octavo.core.json_schema import UnsupportedSchemaError, enforceable
 from octavo.core.structured_outputs import StructuredOutputs
 from octavo.tools.definitions import Tool, ToolChoice
 from octavo.tools.formats import (
@@ -228,6 +229,10 @@ def _optional_quoted(text: str) -> str:
 
 
 def _json(schema: dict[str, Any]) -> str:
+    try:
+        schema = enforceable(schema)
+    except UnsupportedSchemaError:
+        pass  # of a tool: held to as far as llguidance can
     return "%json " + json.dumps(schema, ensure_ascii=False)
 
 

@@ -103,7 +103,8 @@ def test_grammar(backend: LLGuidanceBackend, text: str) -> None:
 REFUSED = [
     ({"json": {"not": {"type": "string"}}}, '"not"'),
     ({"json": {"type": "object", "properties": {"a": {"uniqueItems": True}}}}, '"uniqueItems"'),
-    ({"json": {"if": {}, "then": {}}}, '"if"'),
+    ({"json": {"if": {}, "then": {"const": 1}}}, '"if"'),
+    ({"json": {"properties": {"a": {"type": "string", "format": "hostname"}}}}, '"hostname"'),
     ({"json": {"oneOf": [{"type": "string"}, {"type": "string"}]}}, '"oneOf"'),
     ({"json": {"type": "string", "pattern": "^(?!0)a"}}, '"pattern"'),
     ({"json": {"type": "string", "format": "no-such"}}, "format"),
@@ -136,10 +137,13 @@ def test_the_documented_refusals_are_the_refusals() -> None:
     line = next(line for line in text.splitlines() if line.startswith("- Keywords:"))
     documented = set(re.findall("`([^`]+)`", line))
     values: dict[str, Any] = {
-        "minContains": 1, "maxContains": 1, "uniqueItems": True, "unevaluatedItems": False,
-        "unevaluatedProperties": False, "dependentRequired": {"a": ["b"]},
-        "dependencies": {"a": ["b"]}, "$dynamicRef": "#a", "$dynamicAnchor": "a",
-        "$recursiveRef": "#", "dependentSchemas": {"a": {}}, "type": "string", "items": {},
+        "contains": {"const": 1}, "uniqueItems": True,
+        "unevaluatedItems": [{"unevaluatedItems": False, "allOf": [{"items": {}}]}],
+        "unevaluatedProperties": [{"unevaluatedProperties": False, "allOf": [{"title": "x"}]}],
+        "dependentRequired": {"a": ["b"]}, "dependencies": {"a": ["b"]}, "$dynamicRef": "#a",
+        "$recursiveRef": "#", "dependentSchemas": {"a": {"const": 1}}, "type": "string",
+        "if": [{"if": {"const": 1}, "then": {"const": 1}}], "not": {"const": 1},
+        "propertyNames": {"minLength": 2}, "items": {},
         "prefixItems": [{}], "minItems": 1, "maxItems": 2, "properties": {"a": {}},
         "required": ["a"], "additionalProperties": False, "patternProperties": {"^a": {}},
         "minProperties": 1, "maxProperties": 2, "allOf": [{}], "anyOf": [{}], "enum": [1],
@@ -148,10 +152,10 @@ def test_the_documented_refusals_are_the_refusals() -> None:
         "$ref": "#", "$defs": {}, "title": "x", "description": "x", "default": 1,
         "oneOf": [{"type": "string"}, {"type": "null"}],
     }
-    for keyword in documented - set(values):
-        values[keyword] = {}
-    refused = {keyword for keyword, value in values.items()
-               if refusal(StructuredOutputs(json={keyword: value})) is not None}
+    schemas = {keyword: value[0] if keyword in ("if", "unevaluatedItems", "unevaluatedProperties")
+               else {keyword: value} for keyword, value in values.items()}
+    refused = {keyword for keyword, schema in schemas.items()
+               if refusal(StructuredOutputs(json=schema)) is not None}
     assert refused == documented
 
 
