@@ -29,6 +29,22 @@ static inline uint16_t f32_to_bf16(float value) {
   return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
 }
 
+// Round to nearest even, infinite from 65,520 on; a NaN stays a (quiet) NaN.
+static inline uint16_t f32_to_f16(float value) {
+  const uint32_t bits = f32_to_bits(value);
+  const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
+  const uint32_t magnitude = bits & 0x7FFFFFFFu;
+  if (magnitude > 0x7F800000u) return static_cast<uint16_t>(sign | 0x7E00u);
+  if (magnitude >= 0x477FF000u) return static_cast<uint16_t>(sign | 0x7C00u);
+  if (magnitude < 0x38800000u) {
+    // Below 2^-14: the sum's last bit is worth 2^-24, so the addition rounds to whole steps.
+    const uint32_t steps = f32_to_bits(bits_to_f32(magnitude) + 0.5f) - f32_to_bits(0.5f);
+    return static_cast<uint16_t>(sign | steps);
+  }
+  const uint32_t rounded = magnitude - 0x38000000u + 0xFFFu + ((magnitude >> 13) & 1u);
+  return static_cast<uint16_t>(sign | (rounded >> 13));
+}
+
 // Exact: every float16 is a float32. Subnormals are scaled by a multiplication that is exact too.
 static inline float f16_to_f32(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;

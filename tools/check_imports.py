@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "scheduler": _CORE | {"kvcache", "grammar"},
     "grammar": _CORE,
     "graph": _BASE,
-    "weights": _BASE,
+    "weights": _BASE | {"_native"},
     "models": _GRAPH | {"weights"},
     "tokenizer": _BASE,
     "tools": _BASE | {"core", "tokenizer"},

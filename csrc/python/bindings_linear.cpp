@@ -1,4 +1,4 @@
-// Packing, single products and the thread pool, for the parity tests.
+// Quantization at load; packing, single products and the thread pool for the parity tests.
 #include <nanobind/stl/string.h>
 
 #include <atomic>
@@ -10,6 +10,7 @@
 #include "bindings.h"
 #include "linear.h"
 #include "native_model.h"
+#include "quantize.h"
 #include "thread_pool.h"
 
 namespace octavo::python {
@@ -118,6 +119,20 @@ bool pool_refuses_nesting(int threads) {
   return entered.load() > 0 && refused.load() == entered.load();
 }
 
+// Blocks of `to` into out; the largest magnitude of the source, or what is not finite in it.
+float quantize(int from, int to, Array<const uint8_t, nb::ndim<2>> source, int columns,
+               Array<uint8_t, nb::ndim<2>> out) {
+  const auto read = static_cast<QuantType>(from), made = static_cast<QuantType>(to);
+  if (!can_quantize(read, made)) throw std::invalid_argument("no such pair of types");
+  const size_t bytes = columns > 0 ? source_row_bytes(made, columns) : 0;
+  if (bytes == 0 || source.shape(1) != source_row_bytes(read, columns) ||
+      out.shape(1) != bytes || out.shape(0) != source.shape(0)) {
+    throw std::invalid_argument("shapes of source and out do not fit the types and columns");
+  }
+  nb::gil_scoped_release release;
+  return quantize_rows(read, made, source.data(), source.shape(0), columns, out.data());
+}
+
 }  // namespace
 
 void bind_linear(nb::module_& m) {
@@ -129,6 +144,7 @@ void bind_linear(nb::module_& m) {
   m.def("arena_bytes", [](int type, int rows, int k, int group_rows) {
     return arena_bytes(static_cast<QuantType>(type), rows, k, group_rows);
   });
+  m.def("quantize", &quantize);
   m.def("pool_walk", &pool_walk);
   m.def("pool_refuses_nesting", &pool_refuses_nesting);
 }

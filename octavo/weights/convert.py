@@ -19,7 +19,8 @@ from octavo.weights.gguf_config import ROPE_FREQS, ROPE_STYLES
 from octavo.weights.gguf_write import TensorToWrite, encode_array, encode_value, write_gguf
 from octavo.weights.mapped_file import load_error
 from octavo.weights.model_file import ModelFile
-from octavo.weights.quantize import quantize, storable_type
+from octavo.weights.native_quantize import quantize_matrix
+from octavo.weights.quantize import storable_type
 from octavo.weights.tensor_names import gguf_from_canonical
 
 # general.file_type of the GGUF specification, for a file whose matrices are mostly of the type.
@@ -149,9 +150,8 @@ def interleaved_rows(model: ModelFile, name: str, values: np.ndarray) -> np.ndar
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
 
 
-def require_holdable(values: np.ndarray, quant: str, *, path: Path, name: str) -> None:
-    """Raises ModelLoadError where a value is not finite, or too large for the type's f16 scale."""
-    peak = float(np.abs(values).max(initial=0.0))
+def require_peak(peak: float, quant: str, *, path: Path, name: str) -> None:
+    """Raises ModelLoadError where the largest magnitude is not finite or too large for a type."""
     most = float(np.finfo(np.float32).max) if quant in ("F32", "BF16") else _F16_MAX
     if not np.isfinite(peak):
         raise load_error(path, f"tensor {name}: has values that are not finite")
@@ -199,8 +199,10 @@ def _data(model: ModelFile, name: str, quant: str) -> Callable[[], np.ndarray]:
                 rows = rows.reshape(info.shape[0], -1)
             return interleaved_rows(model, name, rows)
         values = interleaved_rows(model, name, model.f32(name))
-        require_holdable(values, quant, path=model.path, name=name)
-        return quantize(values.reshape(-1, info.shape[-1]), quant)
+        raw = values.reshape(-1, info.shape[-1]).view(np.uint8)
+        blocks, peak = quantize_matrix(raw, "F32", quant, info.shape[-1])
+        require_peak(peak, quant, path=model.path, name=name)
+        return blocks
 
     return make
 

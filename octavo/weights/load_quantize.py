@@ -4,17 +4,14 @@ A view of an opened model with the methods a backend reads weights by. The block
 `octavo quantize` writes, so results equal those of such a file. It keeps nothing.
 """
 
-import os
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 
 from octavo.errors import ConfigError
-from octavo.weights.convert import require_holdable
+from octavo.weights.convert import require_peak
 from octavo.weights.dequant import dequantize
 from octavo.weights.model_file import ModelFile
+from octavo.weights.native_quantize import quantize_matrix
 from octavo.weights.quant_types import QUANT_TYPES
-from octavo.weights.quantize import quantize
 
 # int8 and int4 with a scale for each 32 columns, as activations have. Four bits with an offset lose
 # a quarter less of the values' energy than without, for a ninth more bytes (docs/LOG.md).
@@ -22,8 +19,6 @@ LOAD_TYPES = {"int8": "Q8_0", "int4": "Q4_1"}
 # The embeddings and the output matrix are no place for four bits: every token passes through them.
 _WIDE = {"embed_tokens.weight": "Q8_0", "lm_head.weight": "Q8_0"}
 _FLOAT = ("F32", "F16", "BF16")
-MAX_THREADS = 16
-_ROWS = 512  # of a task; rows are independent, so the split changes no bit
 
 
 class QuantizedWeights:
@@ -54,17 +49,10 @@ class QuantizedWeights:
         """uint8 [rows, bytes_per_row] in that type; made anew at every call where changed."""
         if not self.is_changed(name):
             return self._model.raw(name)
-        quant, (rows, columns) = self.quant_of(name), self._model.tensors[name].shape
-        source, kind = self._model.raw(name), self._model.quant_of(name)
-        result = np.empty((rows, QUANT_TYPES[quant].row_bytes(columns)), np.uint8)
-
-        def convert(start: int) -> None:
-            values = dequantize(source[start : start + _ROWS], kind, columns)
-            require_holdable(values, quant, path=self._model.path, name=name)
-            result[start : start + _ROWS] = quantize(values, quant)
-
-        with ThreadPoolExecutor(_num_threads()) as pool:
-            list(pool.map(convert, range(0, rows, _ROWS)))
+        quant, kind = self.quant_of(name), self._model.quant_of(name)
+        columns = self._model.tensors[name].shape[1]
+        result, peak = quantize_matrix(self._model.raw(name), kind, quant, columns)
+        require_peak(peak, quant, path=self._model.path, name=name)
         return result
 
     def f32(self, name: str) -> np.ndarray:
@@ -87,9 +75,3 @@ def check_quantizable(model: ModelFile, quantization: str) -> None:
             f"({', '.join(kinds)}); leave it out",
             param="quantization",
         )
-
-
-def _num_threads() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return min(MAX_THREADS, len(os.sched_getaffinity(0)))
-    return min(MAX_THREADS, os.cpu_count() or 1)

@@ -1,7 +1,8 @@
 """Float32 weights to block-quantized ones, in NumPy: for tools and tests that write model files.
 
-Pure functions on arrays; no files. Not on any serving path, so clarity and quality come before
-speed. The block layouts are those `dequant` reads; the choice of scales is least squares.
+Pure functions on arrays; no files. Clarity and quality come before speed: csrc/quantize.cc has the
+same bits sooner for the types that models are quantized to while they load. The block layouts are
+those `dequant` reads; the choice of scales is least squares.
 """
 
 from collections.abc import Callable
@@ -63,7 +64,7 @@ def _half_bytes(values: np.ndarray) -> np.ndarray:
     return _bytes(values.astype(np.float16).reshape(-1, 1))
 
 
-def _divide(values: np.ndarray, scale: np.ndarray) -> np.ndarray:
+def _divide(values: np.ndarray | np.float32, scale: np.ndarray) -> np.ndarray:
     """values / scale, 0 where the scale is 0."""
     inverse = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale != 0)
     return values * inverse
@@ -118,21 +119,25 @@ def _fit_line(values: np.ndarray, high: int) -> tuple[np.ndarray, np.ndarray]:
     is taken; the best line is refitted once more the same way. Errors come from the sums alone, so
     a candidate costs no second pass. Two float32 [rows, 1].
     """
-    parts = [_fit_lines(np.ascontiguousarray(values[start : start + LINE_CHUNK].T), high)
-             for start in range(0, len(values), LINE_CHUNK)]
+    with np.errstate(over="ignore", invalid="ignore"):  # subnormal widths: such lines are not taken
+        parts = [_fit_lines(np.ascontiguousarray(values[start : start + LINE_CHUNK].T), high)
+                 for start in range(0, len(values), LINE_CHUNK)]
     slope, offset = (np.concatenate(part)[:, None] for part in zip(*parts, strict=True))
     return slope, offset
 
 
 def _fit_lines(columns: np.ndarray, high: int) -> tuple[np.ndarray, np.ndarray]:
     """As `_fit_line`, for blocks as columns: sums over axis 0 are sums of vectors."""
+    if columns.shape[1] == 1:  # NumPy would add up a lone column in another order
+        slope, offset = _fit_lines(np.repeat(columns, 2, axis=1), high)
+        return slope[:1], offset[:1]
     size = np.float32(len(columns))
     low = columns.min(0)
     width = columns.max(0) - low
     sum_v = columns.sum(0)
     best_error = np.full_like(low, np.inf)
     slope, offset = np.zeros_like(low), sum_v / size
-    codes = np.empty_like(columns)
+    codes, products = np.empty_like(columns), np.empty_like(columns)
     for extra in (*EXTRA_CODES, None):
         if extra is None:  # the best line once more
             inverse = _divide(np.float32(1), slope)
@@ -145,14 +150,15 @@ def _fit_lines(columns: np.ndarray, high: int) -> tuple[np.ndarray, np.ndarray]:
         np.minimum(np.maximum(codes, 0, out=codes), high, out=codes)
         sum_q = codes.sum(0)
         sum_qq = np.einsum("ij,ij->j", codes, codes)
-        sum_qv = np.einsum("ij,ij->j", codes, columns)
+        sum_qv = np.multiply(codes, columns, out=products).sum(0)  # rounded products: no FMA
         line = _divide(size * sum_qv - sum_q * sum_v, size * sum_qq - sum_q * sum_q)
         shift = (sum_v - line * sum_q) / size
         error = -line * sum_qv - shift * sum_v  # but for the sum of squares, which all share
         better = error < best_error
         best_error = np.where(better, error, best_error)
         slope, offset = np.where(better, line, slope), np.where(better, shift, offset)
-    return slope, offset
+    zero = np.float32(0)  # added, so that no zero is negative: its sign would be an accident
+    return slope + zero, offset + zero
 
 
 def _pair_nibbles(codes: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from tests.weights.builders import gguf_metadata, gguf_tensors, save_gguf
 def test_same_blocks_as_a_converted_file(
     tmp_path: Path, quantization: str, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("octavo.weights.load_quantize._ROWS", 7)  # several tasks a matrix
+    monkeypatch.setattr("octavo.weights.native_quantize._ROWS", 7)  # several tasks a matrix
     metadata, tensors = gguf_metadata(), gguf_tensors(head=True)
     path = save_gguf(tmp_path / "a.gguf", metadata, tensors, source)
     types = TargetTypes(matrices=LOAD_TYPES[quantization], token_embedding="Q8_0", output="Q8_0")
