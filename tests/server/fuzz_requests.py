@@ -78,6 +78,18 @@ SOUND: tuple[tuple[str, dict[str, Any]], ...] = (
                                           "is_error": True}]}]}),
     ("/v1/messages/count_tokens", {"model": "tiny", "messages": CHAT[1:],
                                    "tools": [ANTHROPIC_TOOL]}),
+    ("/api/chat", {"model": "tiny", "messages": CHAT, "stream": False, "think": False, "options": {
+        "temperature": 0.5, "num_predict": 4, "stop": ["q"], "seed": 3, "num_ctx": 256}}),
+    ("/api/chat", {"model": "tiny", "format": SCHEMA, "options": {"num_predict": 12}, "messages": [
+        *CHAT, {"role": "assistant", "content": "", "tool_calls": [{"function": {
+            "name": "look_up", "arguments": {"city": "x"}}}]},
+        {"role": "tool", "content": "y", "tool_name": "look_up"}]}),
+    ("/api/generate", {"model": "tiny:latest", "prompt": "Hi", "system": "Be short.",
+                       "context": [97, 98], "keep_alive": "5m", "logprobs": True,
+                       "top_logprobs": 1, "options": {"num_predict": 4, "top_k": 5}}),
+    ("/api/generate", {"model": "tiny", "prompt": "abc", "raw": True, "stream": False,
+                       "options": {"num_predict": 3, "repeat_penalty": 1.1}}),
+    ("/api/show", {"model": "tiny"}),
     ("/tokenize", {"prompt": "abc", "add_special_tokens": True}),
     ("/tokenize", {"messages": CHAT, "add_generation_prompt": True}),
     ("/detokenize", {"tokens": [97, 98, 99]}),

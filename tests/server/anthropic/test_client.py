@@ -30,9 +30,9 @@ def ask(client: Anthropic, **fields: Any) -> Any:
 
 
 def test_a_message(client: Anthropic) -> None:
-    message = ask(client, system="You are a helpful assistant.")
-    [block] = message.content
+    [block] = ask(client).content
     assert block.type == "text" and "Paris" in block.text
+    message = ask(client, system="You are a helpful assistant.")
     assert message.stop_reason in ("end_turn", "max_tokens") and message.role == "assistant"
     counted = client.messages.count_tokens(model=MODEL, messages=QUESTION,
                                            system="You are a helpful assistant.")
@@ -65,7 +65,8 @@ def test_a_stop_sequence_and_a_prefill(client: Anthropic) -> None:
 
 
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "get_weather"}])
-def test_a_round_trip_with_a_tool(client: Anthropic, choice: Any) -> None:
+def test_a_round_trip_with_a_tool(client: Anthropic, real_server: ServerProcess,
+                                  choice: Any) -> None:
     question = [{"role": "user", "content": "How is the weather in Oslo?"}]
     fields = {"messages": question, "tools": [WEATHER], "tool_choice": choice, "max_tokens": 80}
     message = ask(client, **fields)
@@ -81,7 +82,16 @@ def test_a_round_trip_with_a_tool(client: Anthropic, choice: Any) -> None:
                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id,
                                              "content": "Oslo: snow, -7 C"}]}]
     answer = ask(client, messages=history, tools=[WEATHER])
-    assert "snow" in answer.content[0].text.lower()
+    same = [*question, {"role": "assistant", "content": "", "tool_calls": [{
+        "id": "a", "type": "function", "function": {
+            "name": "get_weather", "arguments": '{"city": "Oslo"}'}}]},
+        {"role": "tool", "tool_call_id": "a", "content": "Oslo: snow, -7 C"}]
+    tool = {"type": "function", "function": {
+        "name": WEATHER["name"], "description": WEATHER["description"],
+        "parameters": WEATHER["input_schema"]}}
+    other = real_server.client.post("/v1/chat/completions", {
+        "messages": same, "tools": [tool], "temperature": 0, "max_tokens": 40}).json
+    assert answer.content[0].text == other["choices"][0]["message"]["content"] != ""
 
 
 def test_a_json_schema(client: Anthropic) -> None:
