@@ -46,6 +46,7 @@ class SchedulerSection:
     long_prefill_token_threshold: int = 0  # most prompt tokens of one request a step; 0 = budget
     enable_chunked_prefill: bool = True
     jump_forward: bool = True  # text that a grammar forces is taken without a step for each token
+    async_scheduling: bool = False  # the next step is scheduled while one runs
     policy: SchedulingPolicy = "fcfs"
 
 

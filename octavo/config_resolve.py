@@ -39,7 +39,7 @@ _COUNTS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_w
            "kv_cache_memory_bytes", "num_blocks", "block_size", "num_threads")
 _BOUND_BY_MEMORY = ("max_num_batched_tokens", "kv_cache_memory_bytes", "num_blocks")
 _SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill", "allow_long_max_model_len",
-             "jump_forward")
+             "jump_forward", "async_scheduling")
 
 
 @dataclasses.dataclass(slots=True, frozen=True, kw_only=True)
@@ -61,6 +61,7 @@ class EngineArgs:
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     jump_forward: bool = True
+    async_scheduling: bool = False
     scheduling_policy: str = "fcfs"
     backend: str = "auto"
     quantization: str | None = None
@@ -114,7 +115,7 @@ def resolve_config(args: EngineArgs, *, path: str, model: ModelConfig, machine: 
             max_model_len=max_model_len, max_num_waiting=args.max_num_waiting,
             long_prefill_token_threshold=args.long_prefill_token_threshold,
             enable_chunked_prefill=args.enable_chunked_prefill, policy=_policy(args),
-            jump_forward=args.jump_forward,
+            jump_forward=args.jump_forward, async_scheduling=args.async_scheduling,
         ),
         server=server or ServerSection(),
     )

@@ -130,6 +130,8 @@ def add_batch_flags(parser: argparse.ArgumentParser) -> None:
                        help="split long prompts over steps")
     group.add_argument("--jump-forward", default=True, action=argparse.BooleanOptionalAction,
                        help="take text that a grammar forces without a step for each token")
+    group.add_argument("--async-scheduling", default=False, action=argparse.BooleanOptionalAction,
+                       help="schedule the next step while one runs (for machines with free cores)")
 
 
 def engine_args(args: argparse.Namespace, served_model_name: tuple[str, ...] = ()) -> "EngineArgs":
@@ -145,6 +147,7 @@ def engine_args(args: argparse.Namespace, served_model_name: tuple[str, ...] = (
             "max_num_batched_tokens", "max_num_waiting",
             "long_prefill_token_threshold", "scheduling_policy", "block_size",
             "enable_prefix_caching", "enable_chunked_prefill", "jump_forward",
+            "async_scheduling",
         )
         if hasattr(args, name)
     }

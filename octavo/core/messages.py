@@ -111,6 +111,7 @@ class SchedulerStats(msgspec.Struct, array_like=True, kw_only=True):
     prefix_cache_hits: int = 0  # of those, found
     num_copies_on_write: int = 0
     num_jump_forward_tokens: int = 0  # output tokens forced by a grammar, not drawn
+    num_steps_scheduled_ahead: int = 0  # prepared while the step before ran
     num_chunked_prefills: int = 0  # requests whose prompt took more than one step
     num_prompt_tokens: int = 0  # computed in prefill, cached ones excluded
     num_generation_tokens: int = 0

@@ -62,7 +62,8 @@ class AsyncLLM:
                  kv_cache_memory_bytes: int | None = None, num_blocks: int | None = None,
                  block_size: int = 16, enable_prefix_caching: bool = True,
                  enable_chunked_prefill: bool = True, long_prefill_token_threshold: int = 0,
-                 jump_forward: bool = True, backend: str = "auto", quantization: str | None = None,
+                 jump_forward: bool = True, async_scheduling: bool = False, backend: str = "auto",
+                 quantization: str | None = None,
                  num_threads: int | None = None, seed: int | None = None,
                  chat_template: str | os.PathLike[str] | None = None,
                  scheduling_policy: str = "fcfs", engine: EngineKind = "process",
@@ -79,7 +80,8 @@ class AsyncLLM:
             enable_prefix_caching=enable_prefix_caching,
             enable_chunked_prefill=enable_chunked_prefill,
             long_prefill_token_threshold=long_prefill_token_threshold,
-            jump_forward=jump_forward, backend=backend, quantization=quantization,
+            jump_forward=jump_forward, async_scheduling=async_scheduling, backend=backend,
+            quantization=quantization,
             num_threads=num_threads, seed=seed, scheduling_policy=scheduling_policy,
         )
         self._set_up_from(args, chat_template, engine, engine_restarts, on_death)

@@ -6,7 +6,7 @@ Receives its collaborators. Knows no model, no text, no process and no socket; c
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from octavo.core.messages import (
@@ -17,6 +17,7 @@ from octavo.core.messages import (
     SchedulerStats,
 )
 from octavo.core.step import ModelRunnerOutput, SchedulerOutput
+from octavo.engine.side_thread import NoSideThread, SideThread
 from octavo.errors import EngineDeadError, OctavoError
 from octavo.executor.seam import Executor
 from octavo.grammar.manager import GrammarManager, no_grammar
@@ -35,10 +36,13 @@ class SchedulerLike(Protocol):
     def add_request(self, request: EngineCoreRequest) -> None: ...
     def abort_requests(self, request_ids: Sequence[str]) -> object: ...
     def schedule(self) -> SchedulerOutput: ...
+    def schedule_ahead(self) -> None: ...
     def update_from_output(
         self, so: SchedulerOutput, mro: ModelRunnerOutput
     ) -> EngineCoreOutputs: ...
     def has_requests(self) -> bool: ...
+    @property
+    def has_prepared(self) -> bool: ...
     def stats(self) -> SchedulerStats: ...
     def reset_prefix_cache(self) -> object: ...
 
@@ -48,10 +52,14 @@ class EngineCore:
 
     After a step has failed, the core is dead: `dead` says why, its requests are gone, and every
     further call raises it.
+
+    With async_scheduling the step behind the one that runs is scheduled meanwhile, where it can be
+    known, in a thread of the core's own; what a step says and does is the same.
     """
 
     def __init__(self, scheduler: SchedulerLike, executor: Executor,
-                 grammar: GrammarManager | None = None) -> None:
+                 grammar: GrammarManager | None = None, *, async_scheduling: bool = False) -> None:
+        self._side = SideThread() if async_scheduling else NoSideThread()
         self._scheduler = scheduler
         self._executor = executor
         self._grammar = no_grammar() if grammar is None else grammar
@@ -118,12 +126,32 @@ class EngineCore:
         """Requests added and neither finished nor aborted."""
         return len(self._request_ids)
 
-    def step(self) -> EngineCoreOutputs:
-        """Runs one step and returns its news, with stats. Raises EngineDeadError if it fails."""
-        self._raise_if_dead()
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the next step() goes straight on: news of the last one may wait until then."""
+        return self._scheduler.has_prepared
+
+    def step(self, meanwhile: Callable[[], None] | None = None) -> EngineCoreOutputs:
+        """Runs one step and returns its news, with stats. Raises EngineDeadError if it fails.
+
+        meanwhile: called once, whatever comes of the step, in another thread while the model runs
+        where the core can; an error it raises is raised here when the step is over. It must not
+        call the core.
+        """
+        errand = _Errand(meanwhile)
+        try:
+            self._raise_if_dead()
+            outputs = self._run_step(errand)
+        finally:
+            errand.run()
+        if errand.error is not None:
+            raise errand.error
+        return outputs
+
+    def _run_step(self, errand: "_Errand") -> EngineCoreOutputs:
         started = time.perf_counter()
         try:
-            outputs, worked = self._step()
+            outputs, worked = self._step(errand)
         except Exception as error:
             raise self._die(error) from error
         except BaseException as error:  # an interrupt: a step that was cut short cannot go on
@@ -140,7 +168,7 @@ class EngineCore:
         outputs.stats = self.stats()
         return outputs
 
-    def _step(self) -> tuple[EngineCoreOutputs, bool]:
+    def _step(self, errand: "_Errand") -> tuple[EngineCoreOutputs, bool]:
         if self._grammar.has_pending:
             idle = not (self._refused or self._scheduler.has_requests())
             self._queue(self._grammar.take_ready(wait_s=_GRAMMAR_WAIT_S if idle else 0.0))
@@ -155,7 +183,13 @@ class EngineCore:
         )
         if not worked:
             return EngineCoreOutputs(outputs=[]), False
-        mro = self._executor.collect(self._executor.submit(self._grammar.with_masks(so)))
+        handle = self._executor.submit(self._grammar.with_masks(so))
+
+        def beside() -> None:
+            errand.run()
+            self._scheduler.schedule_ahead()
+
+        mro = self._side.run(lambda: self._executor.collect(handle), beside)
         return self._scheduler.update_from_output(so, self._grammar.advance(mro)), True
 
     def _die(self, error: BaseException) -> EngineDeadError:
@@ -191,4 +225,22 @@ class EngineCore:
     def shutdown(self) -> None:
         """Frees the model. Idempotent."""
         self._grammar.clear()
+        self._side.close()
         self._executor.shutdown()
+
+
+class _Errand:
+    """A call to make once, at whatever moment; its error is kept."""
+
+    def __init__(self, call: Callable[[], None] | None) -> None:
+        self._call = call
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        call, self._call = self._call, None
+        if call is None:
+            return
+        try:
+            call()
+        except BaseException as error:
+            self.error = error

@@ -60,9 +60,13 @@ class InprocClient:
     def has_requests(self) -> bool:
         return self._core.has_requests
 
-    def step(self) -> EngineCoreOutputs:
-        """One step. Raises EngineDeadError when it fails."""
-        return self._core.step()
+    @property
+    def is_prepared(self) -> bool:
+        return self._core.is_prepared
+
+    def step(self, meanwhile: Callable[[], None] | None = None) -> EngineCoreOutputs:
+        """One step; see EngineCore.step. Raises EngineDeadError when it fails."""
+        return self._core.step(meanwhile)
 
     def reset_prefix_cache(self) -> None:
         self._core.reset_prefix_cache()

@@ -31,6 +31,7 @@ from octavo.core.messages import (
 )
 from octavo.engine.core import EngineCore
 from octavo.engine.frames import FrameReader, encode_frame, encode_outputs, to_core_decoder
+from octavo.engine.step_loop import StepLoop
 from octavo.errors import EngineDeadError, OctavoError
 
 logger = logging.getLogger(__name__)
@@ -88,6 +89,7 @@ def _failure(error: Exception) -> EngineFailed:
 
 def _run(core: EngineCore, link: "_Link") -> None:
     draining = False
+    loop = StepLoop(core, link.send_outputs)
     while True:
         if draining and not core.has_requests:
             return
@@ -107,8 +109,9 @@ def _run(core: EngineCore, link: "_Link") -> None:
                     if not drain:
                         return
                     draining = True
+        loop.settle()
         if core.has_requests:
-            link.send_outputs(core.step())
+            loop.step()
         elif messages:
             link.send_outputs(EngineCoreOutputs(outputs=[], stats=core.stats()))
 

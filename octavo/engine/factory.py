@@ -94,7 +94,8 @@ def build_core(config: EngineConfig, *,
     grammar = GrammarManager(functools.partial(_load_grammar_backend, config),
                              jump_forward=config.scheduler.jump_forward)
     manager = KVCacheManager(config.cache, _namespace(config))
-    core = EngineCore(Scheduler(config.scheduler, manager), InprocExecutor(worker), grammar)
+    core = EngineCore(Scheduler(config.scheduler, manager), InprocExecutor(worker), grammar,
+                      async_scheduling=config.scheduler.async_scheduling)
     ready = EngineReady(
         max_model_len=config.model.max_model_len,
         max_kv_tokens=config.cache.num_blocks * config.cache.block_size,

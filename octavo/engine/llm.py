@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from octavo.config import EngineConfig
 from octavo.config_resolve import EngineArgs
-from octavo.core.messages import SchedulerStats
+from octavo.core.messages import EngineCoreOutputs, SchedulerStats
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.call_arguments import (
     check_num_samples,
@@ -30,6 +30,7 @@ from octavo.engine.load_arguments import model_argument, refuse_unknown, templat
 from octavo.engine.metrics import EngineCollector, FrontEndMetrics
 from octavo.engine.output_processor import OutputProcessor
 from octavo.engine.outputs import RequestOutput
+from octavo.engine.step_loop import StepLoop
 from octavo.errors import EngineDeadError, InvalidRequestError, OctavoError
 from octavo.tokenizer.tokenizer import Tokenizer
 
@@ -53,6 +54,8 @@ class LLM:
         seed: requests that give none get seeds derived from it, in order; None: random ones.
         chat_template: path of a Jinja file, instead of the model's own.
         scheduling_policy: "fcfs" or "priority".
+        async_scheduling: text and scheduling are done while the model runs, in another thread:
+            faster only where cores are free.
 
     Any other argument is a ConfigError that says what to give instead.
 
@@ -68,6 +71,7 @@ class LLM:
                  num_blocks: int | None = None, block_size: int = 16,
                  enable_prefix_caching: bool = True, enable_chunked_prefill: bool = True,
                  long_prefill_token_threshold: int = 0, jump_forward: bool = True,
+                 async_scheduling: bool = False,
                  backend: str = "auto", quantization: str | None = None,
                  num_threads: int | None = None, seed: int | None = None,
                  chat_template: str | os.PathLike[str] | None = None,
@@ -85,8 +89,9 @@ class LLM:
             block_size=block_size, enable_prefix_caching=enable_prefix_caching,
             enable_chunked_prefill=enable_chunked_prefill,
             long_prefill_token_threshold=long_prefill_token_threshold,
-            jump_forward=jump_forward, backend=backend, quantization=quantization,
-            num_threads=num_threads, seed=seed, scheduling_policy=scheduling_policy,
+            jump_forward=jump_forward, async_scheduling=async_scheduling, backend=backend,
+            quantization=quantization, num_threads=num_threads, seed=seed,
+            scheduling_policy=scheduling_policy,
         )
         resolution = resolve_args(args)
         self.config: EngineConfig = resolution.config
@@ -101,6 +106,7 @@ class LLM:
                                       eos_token_ids=self._parts.eos_token_ids)
         self._metrics = FrontEndMetrics()
         self._outputs = OutputProcessor(self._parts.tokenizer, self._metrics)
+        self._aborts: list[str] = []  # samples whose stop string came; the core has yet to hear
         self._num_requests = 0
 
     def generate(self, prompts: Prompt | Iterable[Prompt],
@@ -254,11 +260,12 @@ class LLM:
                 results[output.request_id] = output
 
         waiting = prepared[::-1]
+        loop = StepLoop(client, self._take)
         try:
             while waiting or client.has_requests:
                 check_interrupt()
                 self._feed(client, waiting, sink)
-                self._step(client)
+                self._step(client, loop)
                 if failures:
                     raise failures[0]
                 advance(results)
@@ -267,11 +274,15 @@ class LLM:
             raise
         return results
 
-    def _step(self, client: InprocClient) -> None:
-        outputs = client.step()
-        aborts = self._outputs.process(outputs)
+    def _step(self, client: InprocClient, loop: StepLoop) -> None:
+        loop.step()
+        aborts, self._aborts = self._aborts, []
         if aborts:
             client.abort(aborts)
+            loop.settle()
+
+    def _take(self, outputs: EngineCoreOutputs) -> None:
+        self._aborts += self._outputs.process(outputs)
         self._metrics.observe_stats(outputs.stats)
         if outputs.stats is not None:  # other threads may look at them meanwhile
             self._stats = outputs.stats
@@ -286,6 +297,7 @@ class LLM:
             client.add(request.core_requests)
 
     def _drop_all(self, prepared: list[PreparedRequest]) -> None:
+        self._aborts = []
         core_ids = self._outputs.abort([p.request_id for p in prepared], silent=True)
         if core_ids and self._client is not None:
             try:

@@ -156,6 +156,8 @@ class EngineCollector(Collector):
             ("prefix_cache_hits", "Prompt tokens found in the prefix cache.",
              s.prefix_cache_hits),
             ("engine_steps", "Steps of the engine.", s.num_steps),
+            ("steps_scheduled_ahead", "Steps prepared while the step before ran.",
+             s.num_steps_scheduled_ahead),
             ("engine_restarts", "Engines started again after one died.", m.engine_restarts),
             ("jump_forward_tokens", "Output tokens a grammar forced, taken without a step each.",
              s.num_jump_forward_tokens),

@@ -55,6 +55,7 @@ from octavo.errors import (
 )
 from octavo.kvcache.manager import KVCacheManager
 from octavo.scheduler import policy
+from octavo.scheduler.ahead import PreparedStep, prepare
 from octavo.scheduler.queue import RunningList, WaitingQueue
 from octavo.scheduler.stop import check_stop
 
@@ -103,6 +104,7 @@ class Scheduler:
         self._forked: dict[str, Request] = {}
         self._finished_request_ids: list[str] = []  # who left the worker since the last step
         self._in_flight: SchedulerOutput | None = None
+        self._prepared: PreparedStep | None = None  # what may follow the step in flight
         self._num_arrivals = 0
         self._stats = SchedulerStats(num_blocks=kv_cache_manager.num_blocks)
         self._step_started_s = 0.0
@@ -228,9 +230,10 @@ class Scheduler:
         assert self._in_flight is None, "the last step has not come back"
         self._step_started_s = self._clock()
         step = _Step(token_budget=self._config.max_num_batched_tokens)
-        self._schedule_running(step)
-        if not step.preempted:
-            self._schedule_waiting(step)
+        if not self._schedule_prepared(step):
+            self._schedule_running(step)
+            if not step.preempted:
+                self._schedule_waiting(step)
         if not step.num_scheduled_tokens:
             return SchedulerOutput(step_id=self._stats.num_steps, num_scheduled_tokens={})
         self._stats.num_steps += 1
@@ -246,6 +249,56 @@ class Scheduler:
         self._finished_request_ids = []
         self._in_flight = output
         return output
+
+    def schedule_ahead(self) -> None:
+        """Prepare the step behind the one in flight, where it can be known already (ahead.py).
+
+        Changes nothing else and may run in another thread while the step runs; nobody else may
+        call meanwhile. schedule() takes what is prepared, or decides anew where something came
+        between: it returns the same either way.
+        """
+        assert self._in_flight is not None, "no step is in flight"
+        if self._may_admit or self._parked:
+            return
+        prepared = prepare(self._running, self._in_flight, block_size=self._kv.block_size)
+        if prepared is not None and prepared.num_new_blocks <= self._kv.num_free_blocks:
+            self._prepared = prepared
+
+    @property
+    def has_prepared(self) -> bool:
+        """Whether the next step is prepared and has somebody to run."""
+        return self._prepared is not None and bool(self._running)
+
+    @property
+    def _may_admit(self) -> bool:
+        return bool(self._waiting) and len(self._running) < self._max_running
+
+    def _schedule_prepared(self, step: _Step) -> bool:
+        """Run the prepared step, without those who have left; False if it does not hold."""
+        prepared, self._prepared = self._prepared, None
+        if (
+            prepared is None
+            or not self._running
+            or self._may_admit
+            or self._forked  # a parent's next write may have to copy
+            or prepared.num_new_blocks > self._kv.num_free_blocks
+        ):
+            return False
+        rows, step.num_scheduled_tokens = prepared.rows, prepared.num_scheduled_tokens
+        if len(rows) != len(self._running):
+            rows = [row for row in rows if row[0].status == RequestStatus.RUNNING]
+            step.num_scheduled_tokens = {row[0].request_id: 1 for row in rows}
+        assert len(rows) == len(self._running), "somebody joined a prepared step"
+        for request, data in rows:
+            assert len(request.token_ids) == request.num_computed_tokens + 1
+            if data is None:
+                new_block_ids = self._kv.allocate_slots(request, 1, copies=step.copies)
+                assert new_block_ids is not None
+                data = self._cached_request_data(request, new_block_ids)
+            step.cached_requests.append(data)
+        step.token_budget -= len(rows)
+        self._stats.num_steps_scheduled_ahead += 1
+        return True
 
     def _schedule_running(self, step: _Step) -> None:
         # A prefill leaves one token for each decode that ranks behind it: an old prompt, come back

@@ -40,14 +40,17 @@ def ready_of(config: EngineConfig) -> EngineReady:
         backend="fake", load_seconds=0.0)
 
 
-def core_of(config: EngineConfig, executor: object) -> EngineCore:
+def core_of(config: EngineConfig, executor: object, *,
+            async_scheduling: bool = False) -> EngineCore:
     manager = KVCacheManager(config.cache, b"test")
-    return EngineCore(Scheduler(config.scheduler, manager), executor)  # type: ignore[arg-type]
+    return EngineCore(Scheduler(config.scheduler, manager), executor,  # type: ignore[arg-type]
+                      async_scheduling=async_scheduling)
 
 
-def build_fake(config: EngineConfig) -> tuple[EngineCore, EngineReady]:
+def build_fake(config: EngineConfig, *,
+               async_scheduling: bool = False) -> tuple[EngineCore, EngineReady]:
     executor = FakeExecutor(num_blocks=config.cache.num_blocks, block_size=16, vocab_size=VOCAB)
-    return core_of(config, executor), ready_of(config)
+    return core_of(config, executor, async_scheduling=async_scheduling), ready_of(config)
 
 
 def parts_of(tokenizer: Tokenizer) -> FrontEndParts:

@@ -16,8 +16,9 @@ def request(request_id: str, *, length: int = 4, fork_of: str | None = None,
         eos_token_ids=[], seed=1, max_tokens=max_tokens, fork_of=fork_of)
 
 
-def test_requests_run_to_the_end_one_native_call_a_step() -> None:
-    core, _ = build_fake(config_of())
+@pytest.mark.parametrize("overlap", [False, True])
+def test_requests_run_to_the_end_one_native_call_a_step(overlap: bool) -> None:
+    core, _ = build_fake(config_of(), async_scheduling=overlap)
     core.add([request(f"r{i}", length=3 + 20 * i) for i in range(5)])
     done: dict[str, list[int]] = {}
     while core.has_requests:
@@ -28,7 +29,10 @@ def test_requests_run_to_the_end_one_native_call_a_step() -> None:
     assert {k: len(v) for k, v in done.items()} == {f"r{i}": 4 for i in range(5)}
     stats = core.stats()
     assert stats.num_native_calls == stats.num_steps > 0
+    assert (stats.num_steps_scheduled_ahead > 0) == overlap
+    assert stats.num_free_blocks == stats.num_blocks
     assert core.num_requests == 0
+    core.shutdown()
 
 
 def test_a_refused_request_says_why_and_takes_its_forks_along() -> None:
@@ -46,15 +50,58 @@ def test_a_refused_request_says_why_and_takes_its_forks_along() -> None:
     assert outputs["ok"].finish_reason == FinishReason.LENGTH
 
 
-def test_a_failing_step_kills_the_core_with_one_clear_line() -> None:
-    core = core_of(config_of(), ScriptedExecutor("text", fail_at=2))
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_failing_step_kills_the_core_with_one_clear_line(overlap: bool) -> None:
+    core = core_of(config_of(), ScriptedExecutor("text", fail_at=2), async_scheduling=overlap)
     core.add([request("a"), request("b")])
     core.step()
+    ran: list[int] = []
     with pytest.raises(EngineDeadError, match=r"2 requests were lost.*on fire"):
-        core.step()
+        core.step(lambda: ran.append(1))
+    assert ran == [1], "the news of the step before are lost"
     for call in (core.step, core.reset_prefix_cache, lambda: core.add([request("c")])):
         with pytest.raises(EngineDeadError):
             call()
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_what_runs_meanwhile_runs_once_and_its_error_is_its_own(overlap: bool) -> None:
+    core, _ = build_fake(config_of(), async_scheduling=overlap)
+    ran: list[int] = []
+    core.step(lambda: ran.append(0))  # nothing to do
+    core.add([request("a", max_tokens=9)])
+    core.step(lambda: ran.append(1))
+
+    def fail() -> None:
+        ran.append(2)
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        core.step(fail)
+    assert core.dead is None and ran == [0, 1, 2]
+    outputs = core.step()
+    assert [len(o.new_token_ids) for o in outputs.outputs] == [1], "the engine goes on"
+    core.shutdown()
+
+
+def test_what_comes_between_steps_changes_the_prepared_one() -> None:
+    core, _ = build_fake(config_of(max_num_seqs=2), async_scheduling=True)
+    core.add([request("a", max_tokens=20), request("b", max_tokens=20)])
+    core.step()
+    assert core.is_prepared
+    core.abort(["a"])
+    assert [o.request_id for o in core.step().outputs] == ["b"]
+    assert core.is_prepared and core.stats().num_steps_scheduled_ahead == 1
+    core.add([request("c", max_tokens=20)])  # is admitted at once: the prepared step is dropped
+    assert {o.request_id for o in core.step().outputs} == {"b", "c"}
+    assert core.stats().num_steps_scheduled_ahead == 1
+    core.add([request("d", max_tokens=20)])  # nobody can be admitted: the prepared step runs
+    assert {o.request_id for o in core.step().outputs} == {"b", "c"}
+    assert core.stats().num_steps_scheduled_ahead == 2
+    core.abort(["b", "c", "d"])
+    assert not core.is_prepared and not core.has_requests
+    assert core.stats().num_free_blocks == core.stats().num_blocks
+    core.shutdown()
 
 
 def test_abort_frees_everything() -> None:

@@ -154,11 +154,11 @@ def test_interrupting_leaves_nothing_running(llm: LLM, monkeypatch: pytest.Monke
     assert client is not None
     step, calls = client.step, []
 
-    def interrupted():  # type: ignore[no-untyped-def]
+    def interrupted(*args):  # type: ignore[no-untyped-def]
         calls.append(1)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return step()
+        return step(*args)
 
     monkeypatch.setattr(client, "step", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -223,3 +223,24 @@ def test_more_masks_biases_and_penalties_than_any_fixed_table(tiny_folder: Path)
             assert together[i].outputs[0].token_ids == alone.token_ids
             assert set(alone.token_ids) <= set(params[i].allowed_token_ids or ())
             assert alone.logprobs is not None and len(alone.logprobs[0]) == 260
+
+
+def test_stop_strings_with_async_scheduling_show_and_count_the_same(tiny_folder: Path) -> None:
+    found = []
+    for overlap in (False, True):
+        with LLM(str(tiny_folder), num_blocks=64, async_scheduling=overlap) as engine:
+            free = SamplingParams(temperature=1.0, seed=3, max_tokens=60, ignore_eos=True)
+            text = engine.generate("some text", free)[0].outputs[0].text
+            stop = next(c for c in text[8:] if c.isprintable())
+            params = SamplingParams(temperature=1.0, seed=3, max_tokens=60, ignore_eos=True,
+                                    stop=[stop])
+            outputs = engine.generate(["some text"] * 3, [params, free, params], use_tqdm=False)
+            found.append([(o.outputs[0].text, o.outputs[0].token_ids, o.outputs[0].finish_reason,
+                           o.outputs[0].stop_reason) for o in outputs])
+            metrics, stats = engine.get_metrics(), engine.stats()
+            found[-1].append(metrics["octavo:generation_tokens_total"])
+            ahead = metrics["octavo:steps_scheduled_ahead_total"]
+            assert (ahead >= 20) == overlap
+            assert stats.num_free_blocks == stats.num_blocks and stats.num_running == 0
+    assert found[0] == found[1]
+    assert found[0][0][2:] == ("stop", found[0][0][3])

@@ -162,12 +162,12 @@ def run(llm: LLM, cases: Sequence[Case], observed: Observed, *, hook: Hook | Non
     step, model = client.step, runner._model
     steps = 0
 
-    def watched_step() -> Any:
+    def watched_step(*args: Any) -> Any:
         nonlocal steps
         steps += 1
         if hook is not None:
             hook(core._scheduler, steps)
-        outputs = step()
+        outputs = step(*args)
         observed.max_running = max(observed.max_running, outputs.stats.num_running)
         observed.grammar_rows += len(runner._states.grammar_masks)
         return outputs
@@ -189,6 +189,12 @@ def preempt_often(scheduler: Any, step: int) -> None:
         scheduler.preempt_latest()
 
 
+def preempt_sometimes(scheduler: Any, step: int) -> None:
+    """Three steps of four, so that the fourth may be a prepared one."""
+    if step % 4:
+        preempt_often(scheduler, step)
+
+
 @dataclasses.dataclass(frozen=True)
 class Row:
     """A variation: engine options, the cases it runs, and the proof that it happened."""
@@ -204,6 +210,10 @@ class Row:
 
 def _short(case: Case) -> bool:
     return len(case.token_ids) <= 150
+
+
+def _ahead(case: Case) -> bool:
+    return _short(case) and case.params.structured_outputs is None
 
 
 def _chunk(size: int) -> Row:
@@ -239,6 +249,13 @@ ROWS = [
         {"num_blocks": 160, "max_num_batched_tokens": 24, "enable_prefix_caching": False},
         picks=lambda c: c.params.structured_outputs is not None or len(c.token_ids) < 20,
         hook=preempt_often),
+    Row("scheduled-ahead", lambda o: o.max_running >= 16
+        and o.stats.num_steps_scheduled_ahead >= 5,
+        {"async_scheduling": True}, picks=_ahead),
+    Row("scheduled-ahead-preemptions", lambda o: o.stats.num_preemptions >= 10
+        and o.stats.num_steps_scheduled_ahead >= 3,
+        {"async_scheduling": True, "num_blocks": 48, "max_model_len": 512}, picks=_ahead,
+        hook=preempt_sometimes),
     Row("one-thread", lambda o: o.max_running >= 16, {"num_threads": 1}, picks=_short),
     # scalar code is slow: the shorter half of the mix
     Row("generic-isa", lambda o: o.max_running >= 12, isa="generic",
@@ -269,6 +286,7 @@ def make_baseline(path: Path, count: int) -> Baseline:
     assert stats.num_preemptions == stats.prefix_cache_hits == 0
     assert stats.num_native_calls == stats.num_steps
     assert stats.num_jump_forward_tokens >= 10
+    assert stats.num_steps_scheduled_ahead == 0
     return Baseline(cases, alone)
 
 

@@ -25,11 +25,14 @@ class Harness:
         vocab_size: int = 20,
         enable_prefix_caching: bool = True,
         check: bool = True,
+        ahead: bool = False,
         scheduler: SchedulerSection,
     ) -> None:
         self.vocab_size = vocab_size
         self.config = scheduler
         self.check = check
+        self.ahead = ahead  # the next step is prepared while one runs
+        self.steps: list[SchedulerOutput] = []
         self.kv = KVCacheManager(
             CacheSection(
                 block_size=block_size,
@@ -71,12 +74,21 @@ class Harness:
         assert runs == had_requests, "requests wait, but nothing runs"
         return self.in_flight
 
+    @property
+    def prepares_early(self) -> bool:
+        """Whether the next step is prepared before what happens in flight: in half of the steps."""
+        return (self.ahead and self.num_steps % 2 == 0 and self.in_flight is not None
+                and bool(self.in_flight.num_scheduled_tokens))
+
     def end_step(self) -> None:
         step, self.in_flight = self.in_flight, None
         assert step is not None
         if not step.num_scheduled_tokens:
             return
         self.num_steps += 1
+        self.steps.append(step)
+        if self.ahead and self.num_steps % 2 == 0:  # the others: before the events in flight
+            self.scheduler.schedule_ahead()
         assert step.total_num_scheduled_tokens <= self.config.max_num_batched_tokens
         result = self.executor.collect(self.executor.submit(step))
         for output in self.scheduler.update_from_output(step, result).outputs:

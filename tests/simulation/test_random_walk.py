@@ -24,7 +24,7 @@ NUM_WALKS_FULL = 200
 class Walk:
     """One random configuration, and random events on it."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, ahead: bool = False) -> None:
         self.rng = rng = random.Random(seed)
         self.block_size = rng.choice([1, 2, 4, 4, 4, 8])
         num_blocks = rng.randint(4, 40)
@@ -38,6 +38,7 @@ class Walk:
             num_blocks=num_blocks,
             block_size=self.block_size,
             enable_prefix_caching=rng.random() < 0.75,
+            ahead=ahead,
             scheduler=SchedulerSection(
                 max_num_batched_tokens=budget,
                 max_num_seqs=rng.choice([1, 4, 8, 16, 16]),
@@ -50,6 +51,7 @@ class Walk:
         )
         self.arrival_rate = rng.choice([0.05, 0.2, 0.5])
         self.abort_rate = rng.choice([0.0, 0.02, 0.1])
+        self.preempt_rate = rng.choice([0.0, 0.0, 0.03])
         self.prefixes = [self._tokens(rng.randint(1, capacity)) for _ in range(3)]
         self.num_added = 0
         self.num_refused = 0
@@ -58,9 +60,13 @@ class Walk:
         while self.harness.num_steps < num_steps:
             self._events()
             self.harness.begin_step()
+            if self.harness.prepares_early:
+                self.harness.scheduler.schedule_ahead()  # before the events in flight
             if self.rng.random() < 0.3:
                 self._events()  # also while the step is in flight
             self.harness.end_step()
+            if self.rng.random() < self.preempt_rate:
+                self.harness.scheduler.preempt_latest()
         self.harness.run()
         assert not self.harness.requests, "a request never ended"
         check_idle(self.harness.scheduler)
@@ -142,6 +148,30 @@ def test_random_walk(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(1000, 1000 + NUM_WALKS_FULL))
 def test_random_walk_full(seed: int) -> None:
     _walk(seed)
+
+
+def _walk_ahead(seed: int, num_steps: int) -> int:
+    """The same walk with steps prepared ahead and without: every step must be the same. Returns
+    how many of the prepared ones ran."""
+    walks = [Walk(seed, ahead=ahead) for ahead in (True, False)]
+    for walk in walks:
+        walk.run(num_steps)
+    ahead, plain = (walk.harness for walk in walks)
+    assert ahead.steps == plain.steps
+    assert ahead.outputs == plain.outputs and ahead.finish_reasons == plain.finish_reasons
+    assert plain.scheduler.stats().num_steps_scheduled_ahead == 0
+    return ahead.scheduler.stats().num_steps_scheduled_ahead
+
+
+def test_steps_prepared_ahead_are_those_decided_late() -> None:
+    num_ahead = sum(_walk_ahead(seed, 120) for seed in range(8))
+    assert num_ahead >= 30, "too few steps were prepared to prove anything"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(2000, 2000 + NUM_WALKS_FULL))
+def test_steps_prepared_ahead_full(seed: int) -> None:
+    _walk_ahead(seed, STEPS_PER_WALK)
 
 
 def test_walks_reach_every_mechanism() -> None:
