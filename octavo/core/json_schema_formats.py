@@ -8,7 +8,8 @@ _DAY = ("(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9
 _LEAP_YEAR = ("(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])"
               "|(?:[02468][048]|[13579][26])00)")
 _DATE = f"(?:[0-9]{{4}}-{_DAY}|{_LEAP_YEAR}-02-29)"
-_FRACTION = r"(?:\.[0-9]+)?"
+# the standards bound no run of digits, and a small model writes them for ever
+_FRACTION = r"(?:\.[0-9]{1,18})?"
 _CLOCK = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
 
 
@@ -42,12 +43,19 @@ _IPV6 = "(?:" + "|".join((
     f"(?:(?:{_H}:){{0,6}}{_H})?::",
 )) + ")"
 
-# RFC 5321, 4.1.2 and 4.1.3
-_ATOM = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
-_QUOTED = r'"(?:[ !#-\[\]-~]|\\[ -~])*"'
+# RFC 5321, 4.1.2 and 4.1.3. The repetitions are bounded, so that outputs end: ten parts on either
+# side of the @ are more than addresses have.
+_ATOM = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,64}"
+_QUOTED = r'"(?:[ !#-\[\]-~]|\\[ -~]){0,62}"'
 _LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-_EMAIL = (rf"(?:{_ATOM}(?:\.{_ATOM})*|{_QUOTED})"
-          rf"@(?:{_LABEL}(?:\.{_LABEL})*|\[(?:{_IPV4}|IPv6:{_IPV6})\])")
+_EMAIL = (rf"(?:{_ATOM}(?:\.{_ATOM}){{0,9}}|{_QUOTED})"
+          rf"@(?:{_LABEL}(?:\.{_LABEL}){{0,9}}|\[(?:{_IPV4}|IPv6:{_IPV6})\])")
+
+# RFC 3339, appendix A
+_N = "[0-9]{1,99}"
+_HOURS = f"(?:{_N}H(?:{_N}M(?:{_N}S)?)?|{_N}M(?:{_N}S)?|{_N}S)"
+_DAYS = f"(?:{_N}D|{_N}M(?:{_N}D)?|{_N}Y(?:{_N}M(?:{_N}D)?)?)"
+_DURATION = f"P(?:{_N}W|{_DAYS}(?:T{_HOURS})?|T{_HOURS})"
 
 FORMATS: dict[str, str] = {
     "date": f"^{_DATE}$",
@@ -55,6 +63,7 @@ FORMATS: dict[str, str] = {
     "date-time": f"^{_DATE}[Tt]{_TIME}$",
     "ipv6": f"^{_IPV6}$",
     "email": f"^{_EMAIL}$",
+    "duration": f"^{_DURATION}$",
 }
 
 # white space of ECMA 262: unlike elsewhere the byte order mark, and not U+0085
