@@ -181,7 +181,12 @@ class LLM:
 
     def stats(self) -> SchedulerStats:
         """Counters and gauges of the engine core, as of its last step."""
-        self._alive()
+        client = self._alive()
+        if self._turn.acquire(blocking=False):  # else a step may be changing them
+            try:
+                self._stats = client.stats()
+            finally:
+                self._turn.release()
         return self._stats
 
     def describe(self) -> dict[str, str]:
@@ -216,7 +221,9 @@ class LLM:
     def _in_turn(self, call: Callable[[], _T]) -> _T:
         """Runs the call while no other thread is in one."""
         me = threading.get_ident()
-        if self._turn_of == me:  # a signal handler or a callback: waiting would never end
+        # a signal handler or a callback: waiting would never end. Only a held lock makes it true:
+        # a Ctrl-C between two lines below may leave the name of a call that has ended.
+        if self._turn_of == me and self._turn.locked():
             raise InvalidRequestError("this LLM is in a call of this thread already: wait until "
                                       "that has returned")
         with self._turn:
@@ -224,9 +231,9 @@ class LLM:
                 self._turn_of = me
                 return call()
             finally:
+                self._turn_of = None
                 if self._client is not None:
                     self._stats = self._client.stats()
-                self._turn_of = None
 
     def _alive(self) -> InprocClient:
         if self._client is None:

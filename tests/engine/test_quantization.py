@@ -56,7 +56,7 @@ def test_it_is_told_and_kept_apart(folder: Path) -> None:
 def test_info(folder: Path, model_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", str(folder), "--quantization", "int4"]) == 0
     out = capsys.readouterr().out
-    assert "q4 (quantized at load)" in out and "q8 (quantized at load)" in out
+    assert "q4+min (quantized at load)" in out and "q8 (quantized at load)" in out
     assert main(["info", str(model_path), "--quantization", "int8"]) == 1
     assert "--quantization is 'int8': the file is quantized already" in capsys.readouterr().err
 
