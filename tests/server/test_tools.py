@@ -134,9 +134,13 @@ def test_many_turns(client: OpenAI) -> None:
     history = [*QUESTION, message.model_dump(exclude_none=True),
                {"role": "tool", "tool_call_id": message.tool_calls[0].id,
                 "content": "Oslo: snow, -7 C"}]
-    answer = ask(client, messages=history, tools=[WEATHER], max_tokens=40)
+    answer = ask(client, messages=history, tools=[WEATHER], max_tokens=4)
     assert answer.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens // 16 * 16
-    assert "snow" in (answer.choices[0].message.content or "").lower()
+    # what a model of this size makes of it is chance
+    rendered: Any = client.post("/chat/completions/render", cast_to=object, body={
+        "messages": history, "tools": [WEATHER]})
+    assert "<tool_response>\nOslo: snow, -7 C\n</tool_response>" in rendered["prompt"]
+    assert rendered["count"] == answer.usage.prompt_tokens
 
 
 def test_samples_and_logprobs(client: OpenAI) -> None:
