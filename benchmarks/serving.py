@@ -28,7 +28,7 @@ _INPUT_LEN, _OUTPUT_LEN = 128, 128
 _VOCABULARY = Vocabulary(30000, 300)  # ids of words in the common vocabularies
 # stutter
 _STREAMS, _STREAM_PROMPT, _LONG_PROMPT = 16, 64, 2000
-# flags of a step: (max_num_batched_tokens, long_prefill_token_threshold)
+# flags of a step: (max_num_batched_tokens, max_prefill_beside_decodes)
 BOUNDS = ((128, 0), (256, 0), (512, 0), (1024, 0), (2048, 0), (512, 128), (512, 256))
 _SETTLE_TOKENS = 8
 _TIMEOUT_S = 120.0
@@ -121,13 +121,13 @@ def stutter(model: str, bound: tuple[int, int], threads: int, repetitions: int) 
     """One server with this bound of a step; medians over the repetitions."""
     flags = ("--no-enable-prefix-caching", "--num-threads", str(threads),
              "--max-num-batched-tokens", str(bound[0]),
-             "--long-prefill-token-threshold", str(bound[1]))
+             "--max-prefill-beside-decodes", str(bound[1]))
     with ServerProcess(model, *flags) as server:
         server.wait_ready()
         runs = [asyncio.run(_intrude(server.base_url, seed)) for seed in range(repetitions + 1)]
     found = runs[1:]
     return {
-        "max_num_batched_tokens": bound[0], "long_prefill_token_threshold": bound[1],
+        "max_num_batched_tokens": bound[0], "max_prefill_beside_decodes": bound[1],
         **{name: statistics.median(run[name] for run in found) for name in found[0]},
         "runs": found,
     }
@@ -197,10 +197,11 @@ def efficiency_text(found: dict[str, Any]) -> str:
 
 def stutter_text(found: list[dict[str, Any]]) -> str:
     """For people."""
-    lines = [(f"| tokens of a step | of one prompt | TTFT of {_LONG_PROMPT} tokens, ms | "
+    lines = [("| tokens of a step | of prompts beside decodes | "
+              f"TTFT of {_LONG_PROMPT} tokens, ms | "
              f"longest gap of {_STREAMS} streams, ms | their median gap meanwhile | before |"),
              "|---:|---:|---:|---:|---:|---:|"]
-    lines += [f"| {row['max_num_batched_tokens']} | {row['long_prefill_token_threshold'] or '-'} | "
+    lines += [f"| {row['max_num_batched_tokens']} | {row['max_prefill_beside_decodes'] or '-'} | "
               f"{row['ttft_ms']:.0f} | {row['longest_gap_ms']:.0f} | {row['median_gap_ms']:.0f} | "
               f"{row['quiet_gap_ms']:.0f} |" for row in found]
     return "\n".join(lines)

@@ -44,6 +44,8 @@ class SchedulerSection:
     max_model_len: int = 8192
     max_num_waiting: int = 4096  # beyond this a request is refused with QueueFullError
     long_prefill_token_threshold: int = 0  # most prompt tokens of one request a step; 0 = budget
+    # most prompt tokens of a step in which others decode; 0 = budget
+    max_prefill_beside_decodes: int = 0
     enable_chunked_prefill: bool = True
     jump_forward: bool = True  # text that a grammar forces is taken without a step for each token
     async_scheduling: bool = False  # the next step is scheduled while one runs

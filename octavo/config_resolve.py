@@ -54,6 +54,7 @@ class EngineArgs:
     max_num_batched_tokens: int | None = None
     max_num_waiting: int = 4096
     long_prefill_token_threshold: int = 0
+    max_prefill_beside_decodes: int = 256
     kv_cache_dtype: str = "auto"
     kv_cache_memory_bytes: int | None = None
     num_blocks: int | None = None
@@ -114,6 +115,7 @@ def resolve_config(args: EngineArgs, *, path: str, model: ModelConfig, machine: 
             max_num_batched_tokens=budget, max_num_seqs=max_num_seqs,
             max_model_len=max_model_len, max_num_waiting=args.max_num_waiting,
             long_prefill_token_threshold=args.long_prefill_token_threshold,
+            max_prefill_beside_decodes=args.max_prefill_beside_decodes,
             enable_chunked_prefill=args.enable_chunked_prefill, policy=_policy(args),
             jump_forward=args.jump_forward, async_scheduling=args.async_scheduling,
         ),
@@ -138,10 +140,12 @@ def _checked(args: EngineArgs) -> EngineArgs:
         name: _plain_count(name, getattr(args, name)) for name in _COUNTS
         if getattr(args, name) is not None
     }
-    threshold = _plain_int(args.long_prefill_token_threshold)
-    if threshold is None or not 0 <= threshold <= _COUNT_MAX:
-        raise _bad("long_prefill_token_threshold", args.long_prefill_token_threshold,
-                   f"give 0 (off) or a positive count of at most {_COUNT_MAX}")
+    for name in ("long_prefill_token_threshold", "max_prefill_beside_decodes"):
+        bound = _plain_int(getattr(args, name))
+        if bound is None or not 0 <= bound <= _COUNT_MAX:
+            raise _bad(name, getattr(args, name),
+                       f"give 0 (off) or a positive count of at most {_COUNT_MAX}")
+        plain[name] = bound
     block_size = plain.get("block_size", 0)  # it has a default: None is refused
     if block_size < KV_TILE or block_size % KV_TILE:
         raise _bad("block_size", args.block_size, f"give a multiple of {KV_TILE}")
@@ -153,7 +157,7 @@ def _checked(args: EngineArgs) -> EngineArgs:
     seed = None if args.seed is None else _plain_int(args.seed)
     if args.seed is not None and (seed is None or not 0 <= seed < 1 << 64):
         raise _bad("seed", args.seed, "give 0 to 2**64 - 1")
-    return dataclasses.replace(args, long_prefill_token_threshold=threshold, seed=seed, **plain)
+    return dataclasses.replace(args, seed=seed, **plain)
 
 
 def _plain_count(name: str, value: object) -> int:

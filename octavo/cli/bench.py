@@ -233,6 +233,7 @@ def _llm(args: argparse.Namespace) -> "LLM":
         enable_prefix_caching=args.enable_prefix_caching,
         enable_chunked_prefill=args.enable_chunked_prefill,
         long_prefill_token_threshold=args.long_prefill_token_threshold,
+        max_prefill_beside_decodes=args.max_prefill_beside_decodes,
         jump_forward=args.jump_forward, async_scheduling=args.async_scheduling,
         backend=args.backend, quantization=args.quantization,
         num_threads=args.num_threads, seed=args.seed,

@@ -118,6 +118,9 @@ def add_batch_flags(parser: argparse.ArgumentParser) -> None:
                        help="most requests waiting; beyond it they get 429 (default %(default)s)")
     group.add_argument("--long-prefill-token-threshold", type=count_or_zero, metavar="N", default=0,
                        help="most prompt tokens of one request in a step (default: no own bound)")
+    group.add_argument("--max-prefill-beside-decodes", type=count_or_zero, metavar="N",
+                       default=256, help="most prompt tokens in a step in which others generate, "
+                       "so that streams do not stutter; 0: no bound (default %(default)s)")
     group.add_argument("--scheduling-policy", choices=("fcfs", "priority"), default="fcfs",
                        help="order of waiting requests (default %(default)s)")
     group.add_argument("--block-size", type=count, metavar="N", default=16,
@@ -145,7 +148,8 @@ def engine_args(args: argparse.Namespace, served_model_name: tuple[str, ...] = (
             "allow_long_max_model_len", "kv_cache_dtype",
             "kv_cache_memory_bytes", "num_threads", "seed", "max_num_seqs",
             "max_num_batched_tokens", "max_num_waiting",
-            "long_prefill_token_threshold", "scheduling_policy", "block_size",
+            "long_prefill_token_threshold", "max_prefill_beside_decodes",
+            "scheduling_policy", "block_size",
             "enable_prefix_caching", "enable_chunked_prefill", "jump_forward",
             "async_scheduling",
         )

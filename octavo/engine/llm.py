@@ -45,7 +45,8 @@ class LLM:
         max_model_len: longest prompt + output in tokens. allow_long_max_model_len: it may go beyond
             the positions the model was trained for (the rotary ones go on; answers get worse).
         max_num_seqs: most sequences running at once.
-        max_num_batched_tokens: most tokens of one step.
+        max_num_batched_tokens: most tokens of one step. max_prefill_beside_decodes: most prompt
+            tokens of a step in which other requests generate, so that those do not stutter.
         kv_cache_dtype: "auto" (int8), "f32", "bf16" or "int8".
         kv_cache_memory_bytes, num_blocks: size of the KV cache, one or the other.
         block_size: tokens of a KV block, a multiple of 16.
@@ -70,7 +71,8 @@ class LLM:
                  kv_cache_dtype: str = "auto", kv_cache_memory_bytes: int | None = None,
                  num_blocks: int | None = None, block_size: int = 16,
                  enable_prefix_caching: bool = True, enable_chunked_prefill: bool = True,
-                 long_prefill_token_threshold: int = 0, jump_forward: bool = True,
+                 long_prefill_token_threshold: int = 0,
+                 max_prefill_beside_decodes: int = 256, jump_forward: bool = True,
                  async_scheduling: bool = False,
                  backend: str = "auto", quantization: str | None = None,
                  num_threads: int | None = None, seed: int | None = None,
@@ -89,6 +91,7 @@ class LLM:
             block_size=block_size, enable_prefix_caching=enable_prefix_caching,
             enable_chunked_prefill=enable_chunked_prefill,
             long_prefill_token_threshold=long_prefill_token_threshold,
+            max_prefill_beside_decodes=max_prefill_beside_decodes,
             jump_forward=jump_forward, async_scheduling=async_scheduling, backend=backend,
             quantization=quantization, num_threads=num_threads, seed=seed,
             scheduling_policy=scheduling_policy,

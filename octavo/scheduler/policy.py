@@ -32,6 +32,18 @@ def verify_limits(config: SchedulerSection) -> None:
         )
 
 
+def token_budget(config: SchedulerSection, num_decodes: int) -> int:
+    """Tokens of one step in which `num_decodes` requests decode.
+
+    A step takes as long as its prompt tokens do, and every stream waits for it: beside decodes
+    there are fewer of them (chunked prefill, Sarathi-Serve, arXiv:2403.02310).
+    """
+    most = config.max_prefill_beside_decodes
+    if not most or not num_decodes or not config.enable_chunked_prefill:
+        return config.max_num_batched_tokens
+    return min(config.max_num_batched_tokens, num_decodes + most)
+
+
 def chunk_size(
     num_remaining: int, *, token_budget: int, config: SchedulerSection, is_prompt: bool = True
 ) -> int:

@@ -237,7 +237,7 @@ class Scheduler:
         if not step.num_scheduled_tokens:
             return SchedulerOutput(step_id=self._stats.num_steps, num_scheduled_tokens={})
         self._stats.num_steps += 1
-        self._stats.last_step_tokens = self._config.max_num_batched_tokens - step.token_budget
+        self._stats.last_step_tokens = sum(step.num_scheduled_tokens.values())
         output = SchedulerOutput(
             step_id=self._stats.num_steps,
             num_scheduled_tokens=step.num_scheduled_tokens,
@@ -306,6 +306,7 @@ class Scheduler:
         num_decodes_behind = sum(
             1 for r in self._running if r.num_tokens_to_compute - r.num_computed_tokens == 1
         )
+        step.token_budget = policy.token_budget(self._config, num_decodes_behind)
         index = 0
         while index < len(self._running):
             request = self._running[index]

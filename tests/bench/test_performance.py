@@ -86,7 +86,7 @@ def test_the_document_has_every_part(tmp_path: Path) -> None:
             "efficiency": {"streams": 32, **efficiency_summary(
                 [{"tokens": 100, "cpu_s": 1.0, "seconds": 1.0}],
                 [{"tokens": 100, "cpu_s": 1.25, "seconds": 2.0, "client_cpu_s": 0.1}])},
-            "stutter": [{"max_num_batched_tokens": 512, "long_prefill_token_threshold": 0,
+            "stutter": [{"max_num_batched_tokens": 512, "max_prefill_beside_decodes": 256,
                          "ttft_ms": 900.0, "longest_gap_ms": 300.0, "median_gap_ms": 250.0,
                          "quiet_gap_ms": 15.0}]},
         "startup_memory": {"model": "m", "modes": {"LLM": {

@@ -1,5 +1,7 @@
 """The scheduler's choices: numbers in, numbers out."""
 
+import dataclasses
+
 import pytest
 
 from octavo.config import SchedulerSection
@@ -79,3 +81,12 @@ def test_reserved_blocks() -> None:
 def test_limits_that_cannot_work_are_refused(fields: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         policy.verify_limits(SchedulerSection(**fields))
+
+
+def test_a_step_with_decodes_has_fewer_prompt_tokens() -> None:
+    config = SchedulerSection(max_num_batched_tokens=512, max_prefill_beside_decodes=256)
+    assert [policy.token_budget(config, n) for n in (0, 1, 16, 400)] == [512, 257, 272, 512]
+    whole = dataclasses.replace(config, enable_chunked_prefill=False)
+    assert policy.token_budget(whole, 5) == 512  # a prompt runs whole: it must find room
+    off = dataclasses.replace(config, max_prefill_beside_decodes=0)
+    assert policy.token_budget(off, 5) == 512

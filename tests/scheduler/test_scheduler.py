@@ -67,6 +67,17 @@ def test_long_prefill_token_threshold() -> None:
     assert h.step().num_scheduled_tokens == {"a": 5, "b": 3}
 
 
+def test_a_prompt_is_short_beside_decodes_and_whole_alone() -> None:
+    h = _harness(max_num_batched_tokens=32, max_prefill_beside_decodes=5)
+    h.add(make_request("a", _prompt(1, 12), eos=False, max_tokens=3))
+    assert h.step().num_scheduled_tokens == {"a": 12}
+    h.add(make_request("b", _prompt(2, 21), eos=False))
+    assert h.step().num_scheduled_tokens == {"a": 1, "b": 5}
+    assert h.step().num_scheduled_tokens == {"a": 1, "b": 5}  # the last token of a
+    assert h.scheduler.stats().last_step_tokens == 6
+    assert h.step().num_scheduled_tokens == {"b": 11}
+
+
 def test_without_chunked_prefill_prompts_run_whole() -> None:
     h = _harness(enable_chunked_prefill=False)
     h.add(make_request("a", _prompt(1, 40), eos=False))

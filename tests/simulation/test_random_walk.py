@@ -45,6 +45,7 @@ class Walk:
                 max_model_len=self.max_model_len,
                 max_num_waiting=rng.choice([4, 16, 64]),
                 long_prefill_token_threshold=rng.choice([0, 0, 1, 4, 7]),
+                max_prefill_beside_decodes=rng.choice([0, 0, 1, 5]),
                 enable_chunked_prefill=chunked,
                 policy=rng.choice(["fcfs", "priority"]),
             ),
