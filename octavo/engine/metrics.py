@@ -28,6 +28,8 @@ _REQUEST_S = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
 _STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _N = (1, 2, 5, 10, 20)
+# those of samples, the most telling first
+_REASONS = ("error", "abort", "length", "stop")
 
 
 class Histogram:
@@ -114,7 +116,8 @@ class FrontEndMetrics:
             self.iteration_tokens.observe(stats.last_step_tokens)
 
     def observe_finished(self, request: FinishedRequest) -> None:
-        self.finished.update(request.reasons)
+        # one request counts once: under what most wants attention among its samples
+        self.finished[min(request.reasons, key=_REASONS.index)] += 1
         self.prompt_tokens += request.num_prompt_tokens
         self.e2e.observe(request.e2e_s)
         self.request_prompt_tokens.observe(request.num_prompt_tokens)
@@ -166,9 +169,9 @@ class EngineCollector(Collector):
             family = CounterMetricFamily(f"octavo:{name}", text, labels=["model_name"])
             family.add_metric(self._labels, value)
             yield family
-        success = CounterMetricFamily("octavo:request_success", "Finished samples.",
+        success = CounterMetricFamily("octavo:request_success", "Finished requests.",
                                       labels=["model_name", "finished_reason"])
-        for reason in ("stop", "length", "abort", "error"):
+        for reason in reversed(_REASONS):
             success.add_metric([*self._labels, reason], m.finished[reason])
         yield success
         yield from self._histograms()
