@@ -1,6 +1,7 @@
 """`octavo serve` as a child process, for benchmarks. A context manager."""
 
 import contextlib
+import signal
 import socket
 import subprocess
 import sys
@@ -41,6 +42,14 @@ class ServerProcess:
             self._process.kill()
             self._process.wait()
         self._log.close()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends it to the server alone, not to its engine."""
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        """Until it has ended by itself; the exit status."""
+        return self._process.wait(_STOP_TIMEOUT_S)
 
     def wait_ready(self) -> None:
         """Until /ready answers. Raises RuntimeError with the server's last words."""
