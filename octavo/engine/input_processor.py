@@ -29,6 +29,8 @@ _PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt"}
 # alternatives for 200,000 tokens, or a vocabulary of 49,152 for 85
 MAX_LOGPROB_ENTRIES = 1 << 22
 _MAX_PRIORITY = 1 << 31
+# OpenAI's words: LiteLLM knows by them that a prompt was too long, and falls back on another model
+_CONTEXT_IS = "this model's maximum context length is"
 
 
 @dataclasses.dataclass(slots=True, frozen=True)
@@ -202,13 +204,13 @@ class InputProcessor:
         if rest < 1:
             output = "" if score_only else " and at least one must be left for the output"
             raise ContextLengthError(
-                f"the prompt has {num_prompt} tokens, but the context length is {longest} tokens"
+                f"the prompt has {num_prompt} tokens, but {_CONTEXT_IS} {longest} tokens"
                 f"{output}: shorten the prompt", param="prompt")
         asked = params.max_tokens
         if asked is not None and asked > rest and strict:
             raise ContextLengthError(
                 f"the prompt has {num_prompt} tokens and max_tokens is {asked}, together "
-                f"{num_prompt + asked}, but the context length is {longest} tokens: shorten the "
+                f"{num_prompt + asked}, but {_CONTEXT_IS} {longest} tokens: shorten the "
                 f"prompt or give max_tokens of at most {rest}", param="max_tokens")
         max_tokens = rest if asked is None else min(asked, rest)
         if num_prompt + 1 - num_dropped > self._limits.max_kv_tokens:
