@@ -29,7 +29,7 @@ _PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt"}
 # alternatives for 200,000 tokens, or a vocabulary of 49,152 for 85
 MAX_LOGPROB_ENTRIES = 1 << 22
 _MAX_PRIORITY = 1 << 31
-# OpenAI's words: LiteLLM knows by them that a prompt was too long, and falls back on another model
+# LiteLLM and LangChain know by these words, and by "prompt is too long", that another model may do
 _CONTEXT_IS = "this model's maximum context length is"
 
 
@@ -204,8 +204,8 @@ class InputProcessor:
         if rest < 1:
             output = "" if score_only else " and at least one must be left for the output"
             raise ContextLengthError(
-                f"the prompt has {num_prompt} tokens, but {_CONTEXT_IS} {longest} tokens"
-                f"{output}: shorten the prompt", param="prompt")
+                f"the prompt is too long: it has {num_prompt} tokens, but {_CONTEXT_IS} {longest} "
+                f"tokens{output}: shorten the prompt", param="prompt")
         asked = params.max_tokens
         if asked is not None and asked > rest and strict:
             raise ContextLengthError(
