@@ -51,3 +51,10 @@ def cpu_isa() -> str | None:
             param="OCTAVO_CPU_ISA",
         )
     return value
+
+
+def child_environment() -> dict[str, str]:
+    """For Python processes of ours: they find the same octavo package, installed or not."""
+    root = str(Path(__file__).resolve().parent.parent)
+    before = os.environ.get("PYTHONPATH")
+    return os.environ | {"PYTHONPATH": root if not before else root + os.pathsep + before}

@@ -8,14 +8,12 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Protocol
 
 from octavo.config import EngineConfig, ServerSection
@@ -35,6 +33,7 @@ from octavo.core.messages import (
 from octavo.engine.core import EngineCore
 from octavo.engine.core_process import BuildCore, serve_core
 from octavo.engine.frames import HEADER, encode_frame, from_core_decoder, payload_size
+from octavo.env import child_environment
 from octavo.errors import EngineDeadError, OctavoError, error_of
 
 logger = logging.getLogger(__name__)
@@ -104,7 +103,7 @@ class ProcessHost:
                     [sys.executable, "-P", "-m", "octavo.engine.core_process",
                      str(theirs.fileno())],
                     stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),),
-                    env=os.environ | {"PYTHONPATH": _python_path()},
+                    env=child_environment(),
                 )
         except BaseException:
             self.sock.close()
@@ -143,13 +142,6 @@ class ThreadHost:
     def end(self, timeout: float) -> str:
         self._thread.join(timeout)
         return "still in a step" if self._thread.is_alive() else "ended"
-
-
-def _python_path() -> str:
-    """The child finds the same octavo package, installed or not."""
-    root = str(Path(__file__).resolve().parent.parent.parent)
-    before = os.environ.get("PYTHONPATH")
-    return root if not before else root + os.pathsep + before
 
 
 def _send_config(sock: socket.socket, config: EngineConfig) -> None:

@@ -18,6 +18,8 @@ from typing import IO
 import msgspec
 
 from octavo.core.structured_outputs import StructuredOutputs
+from octavo.env import child_environment
+from octavo.errors import OctavoError
 
 # CPU seconds and bytes one check may take. The largest schemas the size limit lets through take
 # about a second.
@@ -28,6 +30,7 @@ _MAX_CHECK_WALL_S = 60
 NUM_HELPERS = 2  # one slow check does not hold up the next request
 _CACHE_SIZE = 256
 _HEADER = struct.Struct("<I")
+_STARTED = b"started"
 
 
 class GrammarChecker:
@@ -44,8 +47,8 @@ class GrammarChecker:
             self._idle.put(None)
 
     def check(self, spec: StructuredOutputs) -> None:
-        """Raises InvalidRequestError for a grammar that cannot be used. Blocks: call it in a
-        thread."""
+        """Raises InvalidRequestError for a grammar that cannot be used, OctavoError where no helper
+        starts. Blocks: call it in a thread."""
         key = spec.key
         with self._lock:
             verdict = self._verdicts.get(key)
@@ -90,12 +93,18 @@ class GrammarChecker:
 
 
 class _Helper:
-    """One helper process, at this end of its pipes."""
+    """One helper process, at this end of its pipes. Raises OctavoError if it does not start: that
+    is no fault of a grammar."""
 
     def __init__(self, max_cpu_s: float) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "octavo.grammar.checker", str(max_cpu_s)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            env=child_environment())
+        assert self._process.stdout is not None
+        if _receive(self._process.stdout) != _STARTED:
+            self.close()
+            raise OctavoError("the process that checks grammars does not start")
 
     @property
     def is_alive(self) -> bool:
@@ -150,6 +159,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_AS, (MAX_CHECK_BYTES, MAX_CHECK_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     decode = msgspec.msgpack.Decoder(StructuredOutputs).decode
+    _send(sys.stdout.buffer, _STARTED)
     while (payload := _receive(sys.stdin.buffer)) is not None:
         signal.setitimer(signal.ITIMER_PROF, max_cpu_s)
         signal.alarm(_MAX_CHECK_WALL_S)

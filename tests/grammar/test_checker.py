@@ -1,11 +1,13 @@
 """GrammarChecker: verdicts in other processes, remembered, and an end to what has none."""
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from octavo.core.structured_outputs import StructuredOutputs
-from octavo.errors import InvalidRequestError
+from octavo.errors import InvalidRequestError, OctavoError
 from octavo.grammar.checker import GrammarChecker
 
 # intersections of patterns: doubles with each one, and has no bound of its own
@@ -53,6 +55,24 @@ def test_a_helper_that_died_is_replaced(checker: GrammarChecker) -> None:
     helper.close()
     checker._idle.put(helper)
     checker.check(StructuredOutputs(choice=["b"]))
+
+
+def test_helpers_find_the_package_from_anywhere(
+        checker: GrammarChecker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    checker.check(StructuredOutputs(choice=["a"]))
+
+
+def test_a_helper_that_cannot_start_is_no_fault_of_the_grammar(
+        checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = StructuredOutputs(choice=["a"])
+    with monkeypatch.context() as broken:
+        broken.setattr(sys, "executable", "/bin/false")
+        with pytest.raises(OctavoError, match="does not start") as error:
+            checker.check(spec)
+        assert error.value.http_status == 500
+    checker.check(spec)
 
 
 def test_close_ends_the_helpers() -> None:
