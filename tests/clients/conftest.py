@@ -1,0 +1,5 @@
+"""The server that every client here talks to."""
+
+from tests.server.conftest import real_server
+
+__all__ = ["real_server"]
