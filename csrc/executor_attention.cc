@@ -157,26 +157,22 @@ void Executor::attention_unit(const AttentionRecord& record, AttentionWork& work
   store_attended(record, tile.rows, columns, at);
 }
 
-// Makes one KV head's columns of `rows` rows input of the O projection while they are in cache. A
-// view of one row is contiguous, so each row is stored as a matrix of its own.
+// Makes one KV head's columns of `rows` rows input of the O projection while they are in cache: the
+// whole rows, seen from these columns on.
 void Executor::store_attended(const AttentionRecord& record, int rows, int columns, size_t at) {
   const int width = record.num_heads * plan_.stores[record.store].layout.head_dim;
-  const ActRows& out = attention_out_.of(record.out_kind);
-  for (int i = 0; i < rows; ++i) {
-    const size_t value = at + static_cast<size_t>(i) * width;
-    ActRows view = out;
-    view.k = columns;
-    if (view.f32) view.f32 += value;
-    if (view.bf16) view.bf16 += value;
-    if (view.q) {
-      view.q += value;
-      view.scale += value / kQuantGroup;
-      view.isum += value / kQuantGroup;
-      view.fsum += value / kQuantGroup;
-      view.isum_low += value / kQuantGroup;
-    }
-    kernels_.norm_rows(attended_ + value, width, 1, columns, nullptr, 0.0f, 0.0f, &view, 0);
+  ActRows view = attention_out_.of(record.out_kind);
+  view.k = width;
+  if (view.f32) view.f32 += at;
+  if (view.bf16) view.bf16 += at;
+  if (view.q) {
+    view.q += at;
+    view.scale += at / kQuantGroup;
+    view.isum += at / kQuantGroup;
+    view.fsum += at / kQuantGroup;
+    view.isum_low += at / kQuantGroup;
   }
+  kernels_.norm_rows(attended_ + at, width, rows, columns, nullptr, 0.0f, 0.0f, &view, 0);
 }
 
 }  // namespace octavo

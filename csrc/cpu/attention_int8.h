@@ -35,10 +35,11 @@ static inline IVec broadcast_quad(const void* p) {
 // Quantizes a query into column `slot` of its group.
 static void quantize_query(Query& query, int dim, float scale, int32_t* group, int slot) {
   const float q_scale = head_scale(query.q, dim);
+  const Divisor by = divisor_of(q_scale);
   IVec sum = iset1(0);
   for (int d = 0; d < dim; d += 16) {
     const int n = dim - d < 16 ? dim - d : 16;
-    const IVec q = quantize16(load_n(query.q + d, n), q_scale);
+    const IVec q = quantize16(load_n(query.q + d, n), by);
     sum = iadd(sum, q);
     int8_t bytes[16];
     store_i8_n(bytes, q, 16);

@@ -18,37 +18,107 @@ static inline void store_act(ActRows* out, int64_t index, Vec y, int n) {
   }
 }
 
-// Stores one group of 32 columns as int8 with its scale and sums.
-static inline void store_group(ActRows* out, int row, int col, Vec y0, Vec y1) {
-  const int64_t index = static_cast<int64_t>(row) * out->k + col;
-  const int64_t group = static_cast<int64_t>(row) * (out->k / kQuantGroup) + col / kQuantGroup;
-  const float scale = short_scale(scale_of(imax(magnitude_bits(y0), magnitude_bits(y1))));
-  const IVec q0 = quantize16(y0, scale);
-  const IVec q1 = quantize16(y1, scale);
-  store_i8_n(out->q + index, q0, 16);
-  store_i8_n(out->q + index + 16, q1, 16);
-  const int32_t low = fold_iadd(q0);
-  const int32_t sum = low + fold_iadd(q1);
-  out->scale[group] = scale;
-  out->isum[group] = sum;
-  out->isum_low[group] = low;
-  out->fsum[group] = scale * static_cast<float>(sum);
+// Groups of 32 columns on their way to int8, up to sixteen at a time: scales and sums are then
+// vectors, and no group waits for its own folds and divisions.
+struct GroupBatch {
+  alignas(64) float values[kLanes * kQuantGroup];
+  alignas(64) float magnitudes[kLanes * kLanes];
+  alignas(64) float scales[kLanes];
+  alignas(64) float inverses[kLanes];
+  alignas(64) int8_t bytes[kLanes * kQuantGroup];
+  int64_t at[kLanes];  // group g of the output: columns 32 g .. 32 g + 31 of its rows laid end to end
+};
+
+static inline void store_sums(const ActRows& out, const GroupBatch& batch, int count, Vec scale,
+                              IVec low, IVec sum) {
+  const Vec fsum = mul(scale, to_float(sum));
+  const int64_t first = batch.at[0];
+  if (count == kLanes && batch.at[kLanes - 1] - first == kLanes - 1) {
+    store(out.scale + first, scale);
+    store(out.fsum + first, fsum);
+    store_i32(out.isum + first, sum);
+    store_i32(out.isum_low + first, low);
+    return;
+  }
+  alignas(64) float fsums[kLanes];
+  alignas(64) int32_t sums[kLanes], lows[kLanes];
+  store(fsums, fsum);
+  store_i32(sums, sum);
+  store_i32(lows, low);
+  for (int i = 0; i < count; ++i) {
+    const int64_t g = batch.at[i];
+    out.scale[g] = batch.scales[i];
+    out.fsum[g] = fsums[i];
+    out.isum[g] = sums[i];
+    out.isum_low[g] = lows[i];
+  }
 }
 
-// 1 / sqrt(mean of squares + eps)
-static inline float inverse_rms(const float* x, int k, float eps) {
-  Vec acc = set1(0.0f);
+__attribute__((noinline)) static void quantize_batch(const ActRows& out, GroupBatch& batch,
+                                                     int count) {
+  for (int g = count; g < kLanes; ++g) store(batch.magnitudes + g * kLanes, set1(0.0f));
+  const Vec scale = short_scales(div(as_float(row_imax(batch.magnitudes)), set1(127.0f)));
+  store(batch.scales, scale);
+  store(batch.inverses, div(set1(1.0f), scale));
+  int8_t* q = out.q;
+  for (int g = 0; g < count; ++g) {
+    const Divisor by = {batch.scales[g], batch.inverses[g], usual_scale(batch.scales[g])};
+    const float* y = batch.values + g * kQuantGroup;
+    const IVec q0 = quantize16(load(y), by), q1 = quantize16(load(y + kLanes), by);
+    store_i8_pair(q + batch.at[g] * kQuantGroup, q0, q1);
+    store_i8_pair(batch.bytes + g * kQuantGroup, q0, q1);
+  }
+  IVec low, sum;
+  half_sums(batch.bytes, low, sum);
+  store_sums(out, batch, count, scale, low, sum);
+}
+
+// Rows out_row .. out_row + m - 1, n columns from col on, of an int8 matrix; values(row, i, y0, y1)
+// are columns i .. i + 31 of these.
+template <class F>
+static inline void quantize_rows(const ActRows& out, int out_row, int col, int m, int n, F&& values) {
+  GroupBatch batch;
+  const int64_t stride = out.k / kQuantGroup;
+  int64_t at = out_row * stride + col / kQuantGroup;
+  int count = 0;
+  for (int row = 0; row < m; ++row, at += stride) {
+    for (int i = 0; i < n; i += kQuantGroup) {
+      Vec y0, y1;
+      values(row, i, y0, y1);
+      batch.at[count] = at + i / kQuantGroup;
+      store(batch.values + count * kQuantGroup, y0);
+      store(batch.values + count * kQuantGroup + kLanes, y1);
+      const IVec largest = imax(magnitude_bits(y0), magnitude_bits(y1));
+      store(batch.magnitudes + count * kLanes, as_float(largest));
+      if (++count < kLanes) continue;
+      quantize_batch(out, batch, count);
+      count = 0;
+    }
+  }
+  if (count) quantize_batch(out, batch, count);
+}
+
+// 1 / sqrt(mean of squares + eps) of R rows side by side: each is one chain of sums.
+template <int R>
+static inline void inverse_rms(const float* x, int64_t ldx, int k, float eps, float* inverse) {
+  Vec acc[R];
+  for (int r = 0; r < R; ++r) acc[r] = set1(0.0f);
   int i = 0;
   for (; i + 16 <= k; i += 16) {
-    const Vec v = load(x + i);
-    acc = fma(v, v, acc);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      const Vec v = load(x + r * ldx + i);
+      acc[r] = fma(v, v, acc[r]);
+    }
   }
-  if (i < k) {
-    const Vec v = load_n(x + i, k - i);
-    acc = fma(v, v, acc);
+  for (int r = 0; r < R; ++r) {
+    if (i < k) {
+      const Vec v = load_n(x + r * ldx + i, k - i);
+      acc[r] = fma(v, v, acc[r]);
+    }
+    const float mean = fold_add(acc[r]) / static_cast<float>(k);
+    inverse[r] = 1.0f / __builtin_sqrtf(mean + eps);
   }
-  const float mean = fold_add(acc) / static_cast<float>(k);
-  return 1.0f / __builtin_sqrtf(mean + eps);
 }
 
 struct RowNorm {
@@ -63,18 +133,36 @@ static inline Vec normed(Vec x, int i, int n, const RowNorm& norm) {
   return mul(mul(x, norm.r), add(w, norm.add_one));
 }
 
+// The factors of a norm's rows, kNormTogether at a time.
+constexpr int kNormTogether = 4;
+
+static inline float row_factor(const float* x, int64_t ldx, int row, int m, int k, float eps,
+                               float* factors) {
+  if (row % kNormTogether == 0) {
+    if (row + kNormTogether <= m) {
+      inverse_rms<kNormTogether>(x, ldx, k, eps, factors);
+    } else {
+      for (int r = 0; row + r < m; ++r) inverse_rms<1>(x + r * ldx, ldx, k, eps, factors + r);
+    }
+  }
+  return factors[row % kNormTogether];
+}
+
 void norm_rows(const float* x, int64_t ldx, int m, int k, const float* w, float add_one, float eps,
                ActRows* out, int out_row) {
+  float factors[kNormTogether];
+  RowNorm norm{w, set1(add_one), set1(1.0f)};
+  if (out->kind == ActKind::kI8) {
+    const auto values = [&](int row, int i, Vec& y0, Vec& y1) {
+      if (i == 0 && w) norm.r = set1(row_factor(x + row * ldx, ldx, row, m, k, eps, factors));
+      const float* at = x + row * ldx + i;
+      y0 = normed(load(at), i, 16, norm);
+      y1 = normed(load(at + 16), i + 16, 16, norm);
+    };
+    return quantize_rows(*out, out_row, 0, m, k, values);
+  }
   for (int row = 0; row < m; ++row, x += ldx) {
-    const RowNorm norm{w, set1(add_one), set1(w == nullptr ? 1.0f : inverse_rms(x, k, eps))};
-    if (out->kind == ActKind::kI8) {
-      for (int i = 0; i < k; i += kQuantGroup) {
-        const Vec y0 = normed(load(x + i), i, 16, norm);
-        const Vec y1 = normed(load(x + i + 16), i + 16, 16, norm);
-        store_group(out, out_row + row, i, y0, y1);
-      }
-      continue;
-    }
+    if (w) norm.r = set1(row_factor(x, ldx, row, m, k, eps, factors));
     const int64_t base = static_cast<int64_t>(out_row + row) * out->k;
     int i = 0;
     for (; i + 16 <= k; i += 16) store_act(out, base + i, normed(load(x + i), i, 16, norm), 16);
@@ -83,7 +171,9 @@ void norm_rows(const float* x, int64_t ldx, int m, int k, const float* w, float 
 }
 
 void head_norm(float* x, int dim, const float* w, float add_one, float eps) {
-  const RowNorm norm{w, set1(add_one), set1(inverse_rms(x, dim, eps))};
+  float factor;
+  inverse_rms<1>(x, dim, dim, eps, &factor);
+  const RowNorm norm{w, set1(add_one), set1(factor)};
   int i = 0;
   for (; i + 16 <= dim; i += 16) store(x + i, normed(load(x + i), i, 16, norm));
   if (i < dim) store_n(x + i, normed(load_n(x + i, dim - i), i, dim - i, norm), dim - i);
@@ -118,18 +208,19 @@ static void write_i8(const KVLayout& layout, uint8_t* head, int offset, const fl
   const int dim = layout.head_dim;
   const float k_scale = head_scale(k, dim);
   const float v_scale = head_scale(v, dim);
+  const Divisor k_by = divisor_of(k_scale), v_by = divisor_of(v_scale);
   uint8_t* k_tile = head + static_cast<size_t>(offset / kLanes) * kLanes * dim;
   uint8_t* v_tile = head + layout.v_offset + static_cast<size_t>(offset / kLanes) * kLanes * dim;
   const int quad = offset % kLanes / 4, in_quad = offset % 4;
   for (int i = 0; i < dim; i += 16) {
     const int n = dim - i < 16 ? dim - i : 16;
     uint8_t q[16];
-    store_u8(q, iadd(quantize16(load_n(k + i, n), k_scale), iset1(kKeyZero)));
+    store_u8(q, iadd(quantize16(load_n(k + i, n), k_by), iset1(kKeyZero)));
     for (int j = 0; j < n; j += 4) {
       __builtin_memcpy(k_tile + ((i + j) / 4 * kLanes + offset % kLanes) * 4, q + j, 4);
     }
     int8_t r[16];
-    store_i8_n(r, quantize16(load_n(v + i, n), v_scale), 16);
+    store_i8_n(r, quantize16(load_n(v + i, n), v_by), 16);
     uint8_t* chunk = v_tile + i * kLanes + quad * n * 4 + in_quad;
     for (int j = 0; j < n; ++j) chunk[4 * j] = static_cast<uint8_t>(r[j]);
   }
@@ -180,15 +271,15 @@ void kv_write(const KVLayout* layout, uint8_t* kv, int64_t slot, int head, const
 
 void silu_mul(const float* gate, const float* up, int64_t ld, int m, int n, ActRows* out,
               int out_row, int col) {
+  if (out->kind == ActKind::kI8) {
+    const auto values = [&](int row, int i, Vec& y0, Vec& y1) {
+      const int64_t at = row * ld + i;
+      y0 = mul(silu(load(gate + at)), load(up + at));
+      y1 = mul(silu(load(gate + at + 16)), load(up + at + 16));
+    };
+    return quantize_rows(*out, out_row, col, m, n, values);
+  }
   for (int row = 0; row < m; ++row, gate += ld, up += ld) {
-    if (out->kind == ActKind::kI8) {
-      for (int i = 0; i < n; i += kQuantGroup) {
-        const Vec y0 = mul(silu(load(gate + i)), load(up + i));
-        const Vec y1 = mul(silu(load(gate + i + 16)), load(up + i + 16));
-        store_group(out, out_row + row, col + i, y0, y1);
-      }
-      continue;
-    }
     const int64_t base = static_cast<int64_t>(out_row + row) * out->k + col;
     for (int i = 0; i < n; i += 16) {
       const int w = n - i < 16 ? n - i : 16;

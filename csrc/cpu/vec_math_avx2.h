@@ -226,6 +226,32 @@ inline void store_u8(uint8_t* p, IVec a) {
       _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
 }
+// Two vectors as 32 bytes; lanes must be within -128 .. 127.
+inline void store_i8_pair(int8_t* p, IVec a, IVec b) {
+  store_i8_n(p, a, 16);
+  store_i8_n(p + 16, b, 16);
+}
+inline void store_i32(int32_t* p, IVec a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.lo);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), a.hi);
+}
+inline int32_t sum16(const int8_t* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  const __m128i plus128 = _mm_xor_si128(bytes, _mm_set1_epi8(-128));
+  const __m128i sums = _mm_sad_epu8(plus128, _mm_setzero_si128());
+  return _mm_cvtsi128_si32(_mm_add_epi32(sums, _mm_unpackhi_epi64(sums, sums))) - 16 * 128;
+}
+// Of 16 groups of 32 signed bytes: lane g of low = the sum of the first half of group g, of sum = that
+// of the group.
+inline void half_sums(const int8_t* bytes, IVec& low, IVec& sum) {
+  int32_t lows[16], sums[16];
+  for (int g = 0; g < 16; ++g) {
+    lows[g] = sum16(bytes + 32 * g);
+    sums[g] = lows[g] + sum16(bytes + 32 * g + 16);
+  }
+  low = load_i32(lows);
+  sum = load_i32(sums);
+}
 // Lane r of the result is the maximum of the 16 lanes of row r, rows being 16 x 16 values.
 inline IVec row_imax(const float* rows) {
   int32_t lanes[16];

@@ -134,6 +134,38 @@ inline void store_u8(uint8_t* p, IVec a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
 }
 inline __m512i imax2(__m512i a, __m512i b) { return _mm512_max_epi32(a, b); }
+// Two vectors as 32 bytes; lanes must be within -128 .. 127.
+inline void store_i8_pair(int8_t* p, IVec a, IVec b) {
+  const __m256i low = _mm256_castsi128_si256(_mm512_cvtepi32_epi8(a.v));
+  const __m256i both = _mm256_inserti128_si256(low, _mm512_cvtepi32_epi8(b.v), 1);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), both);
+}
+inline void store_i32(int32_t* p, IVec a) { _mm512_storeu_si512(p, a.v); }
+// Of 16 groups of 32 signed bytes: lane g of low = the sum of the first half of group g, of sum = that
+// of the group.
+inline void half_sums(const int8_t* bytes, IVec& low, IVec& sum) {
+  const __m512i ones = _mm512_set1_epi8(1);
+  __m512i halves[2];  // lane 4 b + a of halves[i]: half b of zmm 4 i + a
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    __m512i v[4];
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      v[j] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), ones,
+                                 _mm512_loadu_si512(bytes + 256 * i + 64 * j));
+    }
+    const __m512i x = _mm512_add_epi32(_mm512_unpacklo_epi32(v[0], v[1]),
+                                       _mm512_unpackhi_epi32(v[0], v[1]));
+    const __m512i y = _mm512_add_epi32(_mm512_unpacklo_epi32(v[2], v[3]),
+                                       _mm512_unpackhi_epi32(v[2], v[3]));
+    halves[i] = _mm512_add_epi32(_mm512_unpacklo_epi64(x, y), _mm512_unpackhi_epi64(x, y));
+  }
+  // Group 8 i + 2 a + b / 2 has halves b and b + 1.
+  const __m512i even = _mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 16, 24, 17, 25, 18, 26, 19, 27);
+  const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(4));
+  low = {_mm512_permutex2var_epi32(halves[0], even, halves[1])};
+  sum = {_mm512_add_epi32(low.v, _mm512_permutex2var_epi32(halves[0], odd, halves[1]))};
+}
 // Lane r of the result is the maximum of the 16 lanes of row r, rows being 16 x 16 values.
 inline IVec row_imax(const float* rows) {
   __m512i a[8], b[4], c[2];

@@ -276,6 +276,29 @@ inline void store_u8(uint8_t* p, IVec a) {
   const int16x8_t high = vcombine_s16(vmovn_s32(a.q2), vmovn_s32(a.q3));
   vst1q_u8(p, vreinterpretq_u8_s8(vcombine_s8(vmovn_s16(low), vmovn_s16(high))));
 }
+// Two vectors as 32 bytes; lanes must be within -128 .. 127.
+inline void store_i8_pair(int8_t* p, IVec a, IVec b) {
+  store_i8_n(p, a, 16);
+  store_i8_n(p + 16, b, 16);
+}
+inline void store_i32(int32_t* p, IVec a) {
+  vst1q_s32(p, a.q0);
+  vst1q_s32(p + 4, a.q1);
+  vst1q_s32(p + 8, a.q2);
+  vst1q_s32(p + 12, a.q3);
+}
+inline int32_t sum16(const int8_t* p) { return vaddlvq_s8(vld1q_s8(p)); }
+// Of 16 groups of 32 signed bytes: lane g of low = the sum of the first half of group g, of sum = that
+// of the group.
+inline void half_sums(const int8_t* bytes, IVec& low, IVec& sum) {
+  int32_t lows[16], sums[16];
+  for (int g = 0; g < 16; ++g) {
+    lows[g] = sum16(bytes + 32 * g);
+    sums[g] = lows[g] + sum16(bytes + 32 * g + 16);
+  }
+  low = load_i32(lows);
+  sum = load_i32(sums);
+}
 // Lane r of the result is the maximum of the 16 lanes of row r, rows being 16 x 16 values.
 inline IVec row_imax(const float* rows) {
   int32_t lanes[16];

@@ -92,6 +92,21 @@ def test_conversion_without_norm(kind: str) -> None:
             np.testing.assert_array_equal(rows.values, expected.astype(np.int8))
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_quotients_are_those_of_true_division(isa: str) -> None:
+    """Values a few units in the last place around ties, with scales from tiny to huge."""
+    rng = np.random.default_rng(5)
+    exponents = np.concatenate([rng.integers(-100, 100, 4000), rng.integers(-126, 120, 500)])
+    scale = np.ldexp(rng.integers(1024, 2048, 4500) / 1024, exponents).astype(np.float32)
+    ties = (rng.integers(-127, 127, (4500, 31)) + 0.5) * scale[:, None].astype(np.float64)
+    near = ties.astype(np.float32).view(np.int32) + rng.integers(-2, 3, ties.shape, np.int32)
+    groups = np.concatenate([(127 * scale)[:, None], near.view(np.float32)], axis=1)
+    rows = norm_rows(isa, groups.reshape(-1, 96), None, "int8")
+    assert_same_bits(rows.arrays()[1].reshape(-1), scale)
+    expected = np.rint(groups / scale[:, None]).astype(np.int8)
+    np.testing.assert_array_equal(rows.values.reshape(-1, 32), expected)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("isa", ISAS)
 def test_silu_mul(isa: str, kind: str) -> None:
