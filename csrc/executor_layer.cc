@@ -42,13 +42,16 @@ void Executor::query_unit(const ActSet& acts, const QkvRecord& record, int head,
                           float* tile) {
   const PackedMatrix& w = record.q.weight;
   const int dim = w.group_rows;
-  const int64_t ld = w.group_panels * kLanes;
-  product(record.q, head * w.group_panels, w.group_panels, acts.of(record.q), row0, rows, tile, ld, head * dim,
-          dim);
-  rotate_rows(tile, ld, dim, record.q_norm, record.q_rope, row0, rows);
-  for (int i = 0; i < rows; ++i) {
-    float* out = queries_ + static_cast<size_t>(row0 + i) * w.rows + head * dim;
-    std::memcpy(out, tile + i * ld, dim * sizeof(float));
+  float* queries = queries_ + static_cast<size_t>(row0) * w.rows + head * dim;
+  // Panels without padding: the product writes the queries where they belong.
+  const bool direct = dim == w.group_panels * kLanes;
+  float* out = direct ? queries : tile;
+  const int64_t ld = direct ? w.rows : w.group_panels * kLanes;
+  product(record.q, head * w.group_panels, w.group_panels, acts.of(record.q), row0, rows, out, ld,
+          head * dim, dim);
+  rotate_rows(out, ld, dim, record.q_norm, record.q_rope, row0, rows);
+  for (int i = 0; i < rows && !direct; ++i) {
+    std::memcpy(queries + static_cast<size_t>(i) * w.rows, tile + i * ld, dim * sizeof(float));
   }
 }
 

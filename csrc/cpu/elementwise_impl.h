@@ -219,10 +219,8 @@ static void write_i8(const KVLayout& layout, uint8_t* head, int offset, const fl
     for (int j = 0; j < n; j += 4) {
       __builtin_memcpy(k_tile + ((i + j) / 4 * kLanes + offset % kLanes) * 4, q + j, 4);
     }
-    int8_t r[16];
-    store_i8_n(r, quantize16(load_n(v + i, n), v_by), 16);
-    uint8_t* chunk = v_tile + i * kLanes + quad * n * 4 + in_quad;
-    for (int j = 0; j < n; ++j) chunk[4 * j] = static_cast<uint8_t>(r[j]);
+    uint8_t* chunk = v_tile + i * kLanes + quad * n * 4;
+    store_i8_in_quads(chunk, in_quad, quantize16(load_n(v + i, n), v_by), n);
   }
   reinterpret_cast<float*>(head + layout.k_scale_offset)[offset] = k_scale;
   reinterpret_cast<float*>(head + layout.v_scale_offset)[offset] = v_scale;

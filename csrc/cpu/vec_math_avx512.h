@@ -134,6 +134,11 @@ inline void store_u8(uint8_t* p, IVec a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
 }
 inline __m512i imax2(__m512i a, __m512i b) { return _mm512_max_epi32(a, b); }
+// Byte `slot` of each of n quads; other bytes may be somebody else's. Lanes as of store_i8_n.
+inline void store_i8_in_quads(uint8_t* quads, int slot, IVec a, int n) {
+  const __mmask64 bytes = 0x1111111111111111ull >> (64 - 4 * n) << slot;
+  _mm512_mask_storeu_epi8(quads, bytes, _mm512_sllv_epi32(a.v, _mm512_set1_epi32(8 * slot)));
+}
 // Two vectors as 32 bytes; lanes must be within -128 .. 127.
 inline void store_i8_pair(int8_t* p, IVec a, IVec b) {
   const __m256i low = _mm256_castsi128_si256(_mm512_cvtepi32_epi8(a.v));

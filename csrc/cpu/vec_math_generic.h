@@ -231,6 +231,12 @@ inline void store_u8(uint8_t* p, IVec a) {
   std::memcpy(lanes + 8, &a.hi, 32);
   for (int i = 0; i < 16; ++i) p[i] = static_cast<uint8_t>(lanes[i]);
 }
+// Byte `slot` of each of n quads; other bytes may be somebody else's. Lanes as of store_i8_n.
+inline void store_i8_in_quads(uint8_t* quads, int slot, IVec a, int n) {
+  int8_t bytes[16];
+  store_i8_n(bytes, a, 16);
+  for (int i = 0; i < n; ++i) quads[4 * i + slot] = static_cast<uint8_t>(bytes[i]);
+}
 // Two vectors as 32 bytes; lanes must be within -128 .. 127.
 inline void store_i8_pair(int8_t* p, IVec a, IVec b) {
   store_i8_n(p, a, 16);

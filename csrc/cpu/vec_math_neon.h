@@ -276,6 +276,12 @@ inline void store_u8(uint8_t* p, IVec a) {
   const int16x8_t high = vcombine_s16(vmovn_s32(a.q2), vmovn_s32(a.q3));
   vst1q_u8(p, vreinterpretq_u8_s8(vcombine_s8(vmovn_s16(low), vmovn_s16(high))));
 }
+// Byte `slot` of each of n quads; other bytes may be somebody else's. Lanes as of store_i8_n.
+inline void store_i8_in_quads(uint8_t* quads, int slot, IVec a, int n) {
+  int8_t bytes[16];
+  store_i8_n(bytes, a, 16);
+  for (int i = 0; i < n; ++i) quads[4 * i + slot] = static_cast<uint8_t>(bytes[i]);
+}
 // Two vectors as 32 bytes; lanes must be within -128 .. 127.
 inline void store_i8_pair(int8_t* p, IVec a, IVec b) {
   store_i8_n(p, a, 16);
