@@ -153,14 +153,17 @@ __attribute__((noinline)) static void weigh(Query& query, const Split& split, co
   const int first = seen ? split.from(query) / kLanes : 0;
   const int last = seen ? (split.to(query) + kLanes - 1) / kLanes : 0;
   if (seen) weigh_tiles(query, split, p, first, last, softcap);
-  for (int tile = 0; tile < first; ++tile) store(p + tile * kLanes, set1(0.0f));
-  for (int tile = last; tile < kSplit / kLanes; ++tile) store(p + tile * kLanes, set1(0.0f));
+  // Tiles that others of the group see; what lies in the rest is never read.
+  for (int tile = group.first; tile < group.last; ++tile) {
+    if (tile < first || tile >= last) store(p + tile * kLanes, set1(0.0f));
+  }
   const Vec largest = max(set1(kLeastWeight), as_float(row_imax(p)));
   float inverse[kSplit / kLanes];
   store(inverse, div(set1(255.0f), largest));
   store(group.scales + slot * (kSplit / kLanes), div(largest, set1(255.0f)));
   uint8_t* weights = group.weights + slot * kSplit;
-  for (int tile = group.first; tile < group.last; ++tile) {
+  const int end = group.last;
+  for (int tile = group.first; tile < end; ++tile) {
     const Vec w = mul(load(p + tile * kLanes), set1(inverse[tile]));
     store_u8(weights + tile * kLanes, round_to_int(max(w, set1(0.0f))));
   }
