@@ -126,6 +126,7 @@ Executor::RowBlocks Executor::row_blocks(int rows) {
 void Executor::run(const StepArrays& arrays, const StepCounts& counts) {
   arrays_ = arrays;
   counts_ = counts;
+  merged_rows_ = 0;
   if (counts.tokens == 0) return;
   for (AttentionWork& work : attention_work_) list_attention(work);
   auto body = [this](Spmd& spmd) { walk(spmd); };

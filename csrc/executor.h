@@ -7,6 +7,7 @@
 
 #include "arena.h"
 #include "plan.h"
+#include "shared_splits.h"
 #include "step_io.h"
 #include "thread_pool.h"
 
@@ -41,6 +42,8 @@ class Executor {
   // The step must have passed check_step.
   void run(const StepArrays& arrays, const StepCounts& counts);
   size_t buffer_bytes() const { return arena_.used(); }
+  // Rows of the last step whose attention read some splits together with other sequences.
+  int merged_rows() const { return merged_rows_; }
 
  private:
   struct ThreadBuffers {
@@ -57,20 +60,31 @@ class Executor {
     int32_t begin_split;
     int32_t end_split;
     int32_t items;
-    size_t partials;  // where its partial results start, if there are several items
+    size_t partials;  // where its partial results start, unless it is one item of its own
+    int32_t merged_begin;  // splits merged_begin .. merged_end - 1 are done together with other
+    int32_t merged_end;    // tiles, whose sequences have the same blocks there
+
+    bool merged() const { return merged_end > merged_begin; }
+    bool in_parts() const { return merged() || items > 1; }
+    int splits() const { return end_split - begin_split; }
   };
-  // Some splits of a tile. A unit of work is an item for one KV head.
+  // Some splits of a tile, or one split of several tiles of one row each. A unit of work is an item
+  // for one KV head.
   struct AttentionItem {
     int32_t tile;
     int32_t begin_split;
     int32_t end_split;
-    int64_t cost;  // query rows times positions
+    int64_t cost;          // query rows times positions
+    int32_t first_member;  // in the work's list
+    int32_t num_members;   // tiles; 0: the one above, alone
   };
-  // The attention of a step, for the layers with this window.
+  // The attention of a step, for the layers with this window and group of block tables.
   struct AttentionWork {
     int32_t window = 0;
+    int32_t group = 0;
     std::vector<AttentionTile> tiles;
     std::vector<AttentionItem> items;
+    std::vector<int32_t> members;  // tiles of items that have several
     std::unique_ptr<std::atomic<int32_t>[]> open;  // [tile][KV head]: items not done yet
   };
   // Rows cut into even blocks: block b is rows b * size .. of [0, rows).
@@ -84,7 +98,13 @@ class Executor {
   void allocate_attention();
   void list_attention(AttentionWork& work);
   void list_tiles(AttentionWork& work) const;
-  void cut_tiles(AttentionWork& work) const;
+  size_t merge_tiles(AttentionWork& work) const;
+  void merge_group(AttentionWork& work, const SharedSplit& group,
+                   const std::vector<int32_t>& members, const std::vector<int32_t>& tile_of,
+                   size_t& used) const;
+  void cut_tiles(AttentionWork& work, size_t used) const;
+  int first_seen(const AttentionWork& work, const AttentionTile& tile) const;
+  const int32_t* block_table(int group, int seq) const;
   static RowBlocks row_blocks(int rows);
 
   void walk(Spmd& spmd);
@@ -99,6 +119,13 @@ class Executor {
   void attention(Spmd& spmd, const AttentionRecord& record);
   void attention_unit(const AttentionRecord& record, AttentionWork& work, const AttentionItem& item,
                       int kv_head, float* scratch);
+  AttentionArgs attention_args(const AttentionRecord& record, int kv_head, float* scratch) const;
+  void aim_at_tile(const AttentionRecord& record, const AttentionTile& tile,
+                   AttentionArgs& args) const;
+  void merged_unit(const AttentionRecord& record, AttentionWork& work, const AttentionItem& item,
+                   AttentionArgs args);
+  void finish_item(const AttentionRecord& record, AttentionWork& work, int tile_index,
+                   const AttentionArgs& args);
   void store_attended(const AttentionRecord& record, int rows, int columns, size_t at);
   void add_linear(Spmd& spmd, const AddLinearRecord& record);
   void glu(Spmd& spmd, const GluRecord& record);
@@ -131,6 +158,7 @@ class Executor {
   size_t partial_row_ = 0;  // floats of one row and split, all heads
   size_t partial_floats_ = 0;
   float* partials_ = nullptr;
+  int merged_rows_ = 0;
   StepArrays arrays_;
   StepCounts counts_;
 };

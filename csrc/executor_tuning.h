@@ -27,6 +27,10 @@ constexpr int kAttentionRows = 16;
 // A tile is cut along its context where a step has fewer units of attention than this a thread: the
 // last unit to finish is then a small share of the phase, and a stalled thread holds little.
 constexpr int kAttentionUnits = 8;
+// Most rows of different sequences in one unit of a split they share. With a query group of 3 or 4
+// these are 48 or 64 queries, enough to use what is loaded of K and V many times over; more would
+// leave too few units to share evenly.
+constexpr int kMergedRows = 16;
 // Floats of partial results a step may use (4 MiB), if that holds one row at the longest context.
 constexpr size_t kPartialFloats = size_t{1} << 20;
 

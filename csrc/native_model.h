@@ -70,6 +70,8 @@ class NativeModel {
   const char* isa() const { return linear_->isa; }
   int num_threads() const { return pool_->size(); }
   int64_t num_calls() const { return num_calls_; }
+  // Rows of the last step whose attention was merged with other sequences'.
+  int merged_rows() const { return executor_ ? executor_->merged_rows() : 0; }
   size_t weight_bytes() const { return weights_.used(); }
   size_t kv_bytes() const { return kv_.capacity(); }
   size_t buffer_bytes() const { return executor_ ? executor_->buffer_bytes() : 0; }

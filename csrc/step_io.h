@@ -22,6 +22,7 @@ struct StepLimits {
   int32_t max_position = 0;  // positions the rope tables hold
   int32_t block_size = 16;
   int32_t num_blocks = 0;
+  bool merge_shared_prefix = true;  // splits that sequences have in common are read once
 };
 
 struct StepArrays {

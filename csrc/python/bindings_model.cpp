@@ -24,6 +24,7 @@ ModelConfig config_from(const nb::dict& d) {
   c.limits.max_position = number("max_position");
   c.limits.block_size = number("block_size");
   c.limits.num_blocks = number("num_blocks");
+  c.limits.merge_shared_prefix = number("merge_shared_prefix") != 0;
   c.vocab = number("vocab_size");
   c.hidden = number("hidden_size");
   c.kv_dtype = static_cast<KVDtype>(number("kv_dtype"));
@@ -208,6 +209,7 @@ void bind_model(nb::module_& m) {
       .def_prop_ro("isa", &NativeModel::isa)
       .def_prop_ro("num_threads", &NativeModel::num_threads)
       .def_prop_ro("num_calls", &NativeModel::num_calls)
+      .def_prop_ro("merged_rows", &NativeModel::merged_rows)
       .def_prop_ro("weight_bytes", &NativeModel::weight_bytes)
       .def_prop_ro("kv_bytes", &NativeModel::kv_bytes)
       .def_prop_ro("buffer_bytes", &NativeModel::buffer_bytes);

@@ -12,6 +12,7 @@
 #include <stdexcept>
 
 #include "octavo/kernels.h"
+#include "shared_splits.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -243,7 +244,109 @@ struct KVCache {
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
     return taken.count() / repeats;
   }
+
+  // One row of each of several sequences: q, out [rows, heads, head_dim], block_tables [rows,
+  // blocks]. Splits shared_begin .. shared_end - 1, whole for every row, in one call over the first
+  // row's table; the others row by row; then merged.
+  void attend_members(const std::string& isa, Array<const float, 3> q,
+                      Array<const int32_t, 2> block_tables, Array<const int32_t, 1> positions,
+                      float scale, float softcap, int window, Array<float, 3> out,
+                      int shared_begin, int shared_end) {
+    const size_t rows = q.shape(0), heads = q.shape(1);
+    const size_t kv_heads = static_cast<size_t>(layout.num_kv_heads);
+    require(q.shape(2) == static_cast<size_t>(layout.head_dim) && heads % kv_heads == 0,
+            "q has a wrong shape");
+    require(out.shape(0) == rows && out.shape(1) == heads && out.shape(2) == q.shape(2),
+            "out differs from q in shape");
+    require(positions.shape(0) == rows && block_tables.shape(0) == rows, "rows differ");
+    for (size_t i = 0; i < block_tables.size(); ++i) {
+      const int32_t block = block_tables.data()[i];
+      require(block >= 0 && block < num_blocks, "block_tables names a block outside the cache");
+    }
+    const int tokens = static_cast<int>(block_tables.shape(1)) * layout.block_size;
+    const int seen = window > 0 ? window : tokens;
+    for (size_t r = 0; r < rows; ++r) {
+      const int end = positions.data()[r] + 1;
+      require(end > 0 && end <= tokens, "block_tables is too short");
+      require(end - seen <= shared_begin * octavo::kSplit && 0 <= shared_begin &&
+                  shared_begin < shared_end && shared_end * octavo::kSplit <= end,
+              "a row does not see all of the shared splits");
+    }
+    AttentionArgs args{};
+    args.layout = &layout;
+    args.kv = bytes.data();
+    args.group = static_cast<int32_t>(heads / kv_heads);
+    args.window = window;
+    args.scale = scale;
+    args.softcap = softcap;
+    const size_t width = heads * q.shape(2), columns = static_cast<size_t>(args.group) * q.shape(2);
+    args.q_stride = args.out_stride = static_cast<int64_t>(width);
+    std::vector<float> scratch(octavo::attention_scratch_floats(
+        static_cast<int>(std::max(rows, size_t{1})), args.group, layout.head_dim));
+    args.scratch = scratch.data();
+    const size_t split_floats = args.group * octavo::partial_row_floats(layout.head_dim);
+    const size_t splits = static_cast<size_t>(tokens / octavo::kSplit) + 1;
+    std::vector<float> partials(rows * splits * split_floats);
+    const Kernels& kernels = table_of(isa);
+    for (size_t h = 0; h < kv_heads; ++h) {
+      args.kv_head = static_cast<int32_t>(h);
+      std::vector<octavo::AttentionMember> members;
+      for (size_t r = 0; r < rows; ++r) {
+        float* own = partials.data() + r * splits * split_floats;
+        members.push_back({q.data() + r * width + h * columns,
+                           own + static_cast<size_t>(shared_begin) * split_floats,
+                           positions.data()[r]});
+      }
+      AttentionArgs shared = args;
+      shared.members = members.data();
+      shared.rows = static_cast<int32_t>(rows);
+      shared.block_table = block_tables.data();
+      shared.first_split = shared.begin_split = shared_begin;
+      shared.end_split = shared_end;
+      kernels.attention(&shared);
+      for (size_t r = 0; r < rows; ++r) {
+        AttentionArgs row = args;
+        row.rows = 1;
+        row.block_table = block_tables.data() + r * block_tables.shape(1);
+        row.first_position = positions.data()[r];
+        row.q = members[r].q;
+        row.out = out.data() + r * width + h * columns;
+        row.partials = partials.data() + r * splits * split_floats;
+        row.end_split = shared_begin;
+        if (shared_begin > 0) kernels.attention(&row);
+        row.begin_split = shared_end;
+        row.end_split = static_cast<int32_t>(splits);
+        kernels.attention(&row);
+        kernels.attention_merge(&row);
+      }
+    }
+  }
 };
+
+// Rows of `tables` are users; [(split, users)] as shared_splits.h says.
+nb::list shared_splits(Array<const int32_t, 2> tables, Array<const int32_t, 1> begins,
+                       Array<const int32_t, 1> ends, int block_size, int most) {
+  require(begins.shape(0) == tables.shape(0) && ends.shape(0) == tables.shape(0), "rows differ");
+  require(block_size > 0 && most > 1, "block_size or most is too small");
+  const int tokens = static_cast<int>(tables.shape(1)) * block_size;
+  std::vector<octavo::SplitUser> users;
+  for (size_t i = 0; i < tables.shape(0); ++i) {
+    const octavo::SplitUser user = {begins.data()[i], ends.data()[i],
+                                    tables.data() + i * tables.shape(1)};
+    require(user.begin >= 0 && user.end * octavo::kSplit <= tokens, "splits outside the table");
+    users.push_back(user);
+  }
+  std::vector<int32_t> members;
+  std::vector<octavo::SharedSplit> groups;
+  octavo::find_shared_splits(users, block_size, most, members, groups);
+  nb::list out;
+  for (const octavo::SharedSplit& group : groups) {
+    nb::list of_group;
+    for (int m = 0; m < group.count; ++m) of_group.append(members[group.first + m]);
+    out.append(nb::make_tuple(group.split, of_group));
+  }
+  return out;
+}
 
 template <typename T>
 const T* field(const nb::object& arrays, const char* name, size_t rows) {
@@ -337,9 +440,14 @@ void bind_kernels(nb::module_& module) {
       .def("write", &KVCache::write, "isa"_a, "slots"_a, "k"_a, "v"_a)
       .def("attend", &KVCache::attend, "isa"_a, "q"_a, "block_table"_a, "first_position"_a,
            "scale"_a, "softcap"_a, "window"_a, "out"_a, "repeats"_a = 1, "part_splits"_a = 0)
+      .def("attend_members", &KVCache::attend_members, "isa"_a, "q"_a, "block_tables"_a,
+           "positions"_a, "scale"_a, "softcap"_a, "window"_a, "out"_a, "shared_begin"_a,
+           "shared_end"_a)
       .def("bytes", [](const KVCache& cache) {
         return nb::bytes(reinterpret_cast<const char*>(cache.bytes.data()), cache.bytes.size());
       });
+  module.def("shared_splits", &shared_splits, "tables"_a, "begins"_a, "ends"_a, "block_size"_a,
+             "most"_a);
   module.def("sample_rows", &sample_rows, "logits"_a, "arrays"_a, "sampled"_a, "logprob"_a,
              "rank"_a, "top_ids"_a, "top_logprobs"_a);
 }

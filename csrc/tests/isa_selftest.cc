@@ -260,6 +260,33 @@ void check_attention_call(const Kernels& g, const Kernels& k, AttentionArgs args
   report.same("merge " + what, whole[0].out.data(), parts[1].out.data(), bytes);
 }
 
+// Rows at positions behind the first split, which sequences share, in one call and one by one.
+void check_members(const Kernels& g, const Kernels& k, AttentionArgs args,
+                   const std::vector<int>& positions, const std::string& what, Report& report) {
+  const int rows = args.rows;
+  const size_t split = static_cast<size_t>(args.group) * partial_row_floats(args.layout->head_dim);
+  Attended together[] = {Attended(args, 1), Attended(args, 1)}, alone(args, 1);
+  args.scratch = alone.scratch.data();
+  args.window = 0;
+  args.end_split = 1;
+  for (int i = 0; i < 2; ++i) {
+    std::vector<AttentionMember> members;
+    for (int r = 0; r < rows; ++r) {
+      members.push_back({args.q + r * args.q_stride, together[i].aligned + r * split, positions[r]});
+      AttentionArgs row = args;
+      row.rows = 1;
+      row.q = members[r].q;
+      row.first_position = positions[r];
+      row.partials = alone.aligned + r * split;
+      (i == 0 ? g : k).attention(&row);
+    }
+    AttentionArgs call = args;
+    call.members = members.data();
+    (i == 0 ? g : k).attention(&call);
+    report.same("members" + what, alone.aligned, together[i].aligned, rows * split * 4);
+  }
+}
+
 void check_attention(const Kernels& g, const Kernels& k, Report& report) {
   Random random(3);
   const int heads = 2, tokens = 330;
@@ -298,6 +325,10 @@ void check_attention(const Kernels& g, const Kernels& k, Report& report) {
                 text("", {static_cast<int>(dtype), dim, group, rows, first, window,
                           static_cast<int>(softcap)}),
                 report);
+            std::vector<int> positions(rows);
+            for (int& position : positions) position = kSplit - 1 + random.below(tokens - kSplit);
+            check_members(g, k, args, positions,
+                          text("", {static_cast<int>(dtype), dim, group, rows}), report);
           }
         }
       }

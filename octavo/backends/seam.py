@@ -20,6 +20,7 @@ class KVOptions:
     block_size: int
     num_blocks: int
     dtype: str  # f32 | bf16 | int8
+    merge_shared_prefix: bool = True  # blocks that sequences share may be read once for all of them
 
 
 class WeightSource(Protocol):

@@ -99,14 +99,15 @@ class StepOutputs:
     sampled[r]: the drawn id (a score row: its target). logprob, rank: of that id under the raw
     model (rank 1 = most likely), where asked for. top_ids/top_logprobs: [R, k] for the largest k
     asked for in this step; the listed ids of a row that has some. logits: raw
-    [R, vocab], only when asked for.
+    [R, vocab], only when asked for. num_merged_rows: token rows whose attention read KV blocks
+    together with rows of other sequences.
     """
 
-    __slots__ = ("logits", "logprob", "num_native_calls", "rank", "sampled", "top_ids",
-                 "top_logprobs")
+    __slots__ = ("logits", "logprob", "num_merged_rows", "num_native_calls", "rank", "sampled",
+                 "top_ids", "top_logprobs")
 
     def __init__(self, sampled: I32, logprob: F32, rank: I32, top_ids: I32, top_logprobs: F32,
-                 logits: F32 | None, num_native_calls: int) -> None:
+                 logits: F32 | None, num_native_calls: int, num_merged_rows: int = 0) -> None:
         self.sampled = sampled
         self.logprob = logprob
         self.rank = rank
@@ -114,3 +115,4 @@ class StepOutputs:
         self.top_logprobs = top_logprobs
         self.logits = logits
         self.num_native_calls = num_native_calls
+        self.num_merged_rows = num_merged_rows

@@ -188,6 +188,42 @@ def test_random_shapes(seed: int) -> None:
             assert_same_bits(parts, out)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("group, head_dim, window, softcap, block_size, rows, shared", [
+    (1, 64, 0, 0.0, 16, 17, (0, 2)), (3, 64, 0, 0.0, 32, 16, (0, 2)),
+    (3, 80, 0, 0.0, 48, 5, (1, 2)), (8, 128, 0, 20.0, 16, 5, (0, 1)),
+    (2, 36, 600, 0.0, 16, 9, (1, 2)), (40, 16, 0, 0.0, 16, 2, (0, 2)),
+])
+def test_splits_of_several_sequences(group: int, head_dim: int, window: int, softcap: float,
+                                     block_size: int, rows: int, shared: tuple[int, int],
+                                     dtype: str) -> None:
+    """Splits that sequences have in common, computed in one call, leave every row's bits alone."""
+    blocks = -(-768 // block_size)
+    common = 512 // block_size  # leading blocks, and where a split ends inside one, that one too
+    common += 512 % block_size > 0
+    case = Case(rows=rows, group=group, head_dim=head_dim, first=0, block_size=block_size,
+                window=window, softcap=softcap)
+    rng = np.random.default_rng([group, head_dim, rows])
+    tables = np.empty((rows, blocks), np.int32)
+    tables[:] = rng.permutation(common)[np.arange(blocks) % common]
+    tables[:, common:] = common + np.arange(rows * (blocks - common)).reshape(rows, -1)
+    q = rng.standard_normal((rows, 2 * group, head_dim)).astype(np.float32)
+    positions = rng.integers(common * block_size, 767 if not window else 700, rows).astype(np.int32)
+    positions[0] = common * block_size
+    slots = np.arange((tables.max() + 1) * block_size)
+    k, v = rng.standard_normal((2, len(slots), 2, head_dim)).astype(np.float32)
+    for isa in ISAS:
+        cache = native.KVCacheLayer(dtype, 2, head_dim, block_size, int(tables.max()) + 1)
+        cache.write(isa, slots, k, v)
+        out = np.full_like(q, np.nan)
+        cache.attend_members(isa, q, tables, positions, case.scale, softcap, window, out, *shared)
+        for row in range(rows):
+            alone = np.full_like(q[:1], np.nan)
+            cache.attend(isa, q[row : row + 1], tables[row], int(positions[row]), case.scale,
+                         softcap, window, alone)
+            assert_same_bits(out[row], alone[0])
+
+
 @pytest.mark.parametrize("group, head_dim, window, softcap", [
     (1, 32, 0, 0.0), (3, 64, 0, 0.0), (8, 64, 300, 0.0), (2, 128, 0, 30.0), (5, 80, 0, 0.0),
     (4, 256, 777, 0.0),

@@ -80,6 +80,7 @@ class NativeModel:
         return StepOutputs(
             self._sampled[:rows], self._logprob[:rows], self._rank[:rows],
             self._top_ids[:rows, :top], self._top_logprobs[:rows, :top], logits, 1,
+            self._native.merged_rows,
         )  # fmt: skip
 
     def copy_slots(self, copies: Sequence[tuple[int, int, int]]) -> None:
@@ -185,6 +186,7 @@ class _Builder:
             "max_sparse": limits.max_sparse, "max_report_ids": limits.max_report_ids,
             "max_position": self._max_position,
             "block_size": kv.block_size, "num_blocks": kv.num_blocks,
+            "merge_shared_prefix": kv.merge_shared_prefix,
             "vocab_size": self._graph.vocab_size, "hidden_size": self._graph.hidden_size,
             "kv_dtype": _KV_DTYPES[kv.dtype], "num_threads": self._num_threads,
             "usable_cpus": _usable_cpus(), "weight_bytes": self._weight_bytes(),
