@@ -33,6 +33,7 @@ class CacheSection:
     num_blocks: int = 0
     dtype: KVCacheDtype = "bf16"
     enable_prefix_caching: bool = True
+    merge_shared_prefix: bool = True  # a step reads blocks that sequences share once
 
 
 @dataclasses.dataclass(slots=True, frozen=True)

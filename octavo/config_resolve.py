@@ -39,7 +39,7 @@ _COUNTS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_w
            "kv_cache_memory_bytes", "num_blocks", "block_size", "num_threads")
 _BOUND_BY_MEMORY = ("max_num_batched_tokens", "kv_cache_memory_bytes", "num_blocks")
 _SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill", "allow_long_max_model_len",
-             "jump_forward", "async_scheduling")
+             "jump_forward", "async_scheduling", "merge_shared_prefix")
 
 
 @dataclasses.dataclass(slots=True, frozen=True, kw_only=True)
@@ -63,6 +63,7 @@ class EngineArgs:
     enable_chunked_prefill: bool = True
     jump_forward: bool = True
     async_scheduling: bool = False
+    merge_shared_prefix: bool = True
     scheduling_policy: str = "fcfs"
     backend: str = "auto"
     quantization: str | None = None
@@ -110,6 +111,7 @@ def resolve_config(args: EngineArgs, *, path: str, model: ModelConfig, machine: 
         cache=CacheSection(
             block_size=args.block_size, num_blocks=num_blocks, dtype=dtype,
             enable_prefix_caching=args.enable_prefix_caching,
+            merge_shared_prefix=args.merge_shared_prefix,
         ),
         scheduler=SchedulerSection(
             max_num_batched_tokens=budget, max_num_seqs=max_num_seqs,

@@ -235,6 +235,7 @@ def _llm(args: argparse.Namespace) -> "LLM":
         long_prefill_token_threshold=args.long_prefill_token_threshold,
         max_prefill_beside_decodes=args.max_prefill_beside_decodes,
         jump_forward=args.jump_forward, async_scheduling=args.async_scheduling,
+        merge_shared_prefix=args.merge_shared_prefix,
         backend=args.backend, quantization=args.quantization,
         num_threads=args.num_threads, seed=args.seed,
         scheduling_policy=args.scheduling_policy)

@@ -135,6 +135,8 @@ def add_batch_flags(parser: argparse.ArgumentParser) -> None:
                        help="take text that a grammar forces without a step for each token")
     group.add_argument("--async-scheduling", default=False, action=argparse.BooleanOptionalAction,
                        help="schedule the next step while one runs (for machines with free cores)")
+    group.add_argument("--merge-shared-prefix", default=True, action=argparse.BooleanOptionalAction,
+                       help="read KV blocks that sequences share once for all of them in a step")
 
 
 def engine_args(args: argparse.Namespace, served_model_name: tuple[str, ...] = ()) -> "EngineArgs":
@@ -151,7 +153,7 @@ def engine_args(args: argparse.Namespace, served_model_name: tuple[str, ...] = (
             "long_prefill_token_threshold", "max_prefill_beside_decodes",
             "scheduling_policy", "block_size",
             "enable_prefix_caching", "enable_chunked_prefill", "jump_forward",
-            "async_scheduling",
+            "async_scheduling", "merge_shared_prefix",
         )
         if hasattr(args, name)
     }

@@ -106,6 +106,7 @@ class SchedulerStats(msgspec.Struct, array_like=True, kw_only=True):
     allocated_slots: int = 0  # slots of the blocks those requests hold, shared ones once
     num_steps: int = 0
     num_native_calls: int = 0
+    num_merged_rows: int = 0  # token rows whose attention read shared blocks with other sequences
     num_preemptions: int = 0
     prefix_cache_queries: int = 0  # prompt tokens looked up
     prefix_cache_hits: int = 0  # of those, found

@@ -119,3 +119,4 @@ class ModelRunnerOutput:
     completed: frozenset[str] = frozenset()
     forced_token_ids: dict[str, list[int]] = dataclasses.field(default_factory=dict)
     num_native_calls: int = 0
+    num_merged_rows: int = 0  # rows whose attention read blocks together with other sequences

@@ -50,6 +50,8 @@ class LLM:
         kv_cache_dtype: "auto" (int8), "f32", "bf16" or "int8".
         kv_cache_memory_bytes, num_blocks: size of the KV cache, one or the other.
         block_size: tokens of a KV block, a multiple of 16.
+        merge_shared_prefix: attention reads KV that sequences share once for all of them: faster,
+            the same bits.
         backend: "auto", "cpu" or "reference".
         quantization: "int8" or "int4": float weights are quantized while they are loaded.
         seed: requests that give none get seeds derived from it, in order; None: random ones.
@@ -73,7 +75,7 @@ class LLM:
                  enable_prefix_caching: bool = True, enable_chunked_prefill: bool = True,
                  long_prefill_token_threshold: int = 0,
                  max_prefill_beside_decodes: int = 256, jump_forward: bool = True,
-                 async_scheduling: bool = False,
+                 async_scheduling: bool = False, merge_shared_prefix: bool = True,
                  backend: str = "auto", quantization: str | None = None,
                  num_threads: int | None = None, seed: int | None = None,
                  chat_template: str | os.PathLike[str] | None = None,
@@ -92,7 +94,8 @@ class LLM:
             enable_chunked_prefill=enable_chunked_prefill,
             long_prefill_token_threshold=long_prefill_token_threshold,
             max_prefill_beside_decodes=max_prefill_beside_decodes,
-            jump_forward=jump_forward, async_scheduling=async_scheduling, backend=backend,
+            jump_forward=jump_forward, async_scheduling=async_scheduling,
+            merge_shared_prefix=merge_shared_prefix, backend=backend,
             quantization=quantization, num_threads=num_threads, seed=seed,
             scheduling_policy=scheduling_policy,
         )

@@ -164,6 +164,8 @@ class EngineCollector(Collector):
             ("engine_restarts", "Engines started again after one died.", m.engine_restarts),
             ("jump_forward_tokens", "Output tokens a grammar forced, taken without a step each.",
              s.num_jump_forward_tokens),
+            ("merged_attention_rows", "Token rows whose attention read KV shared with others once.",
+             s.num_merged_rows),
             ("kv_copies_on_write", "KV blocks copied on write.", s.num_copies_on_write),
         ):
             family = CounterMetricFamily(f"octavo:{name}", text, labels=["model_name"])

@@ -470,6 +470,7 @@ class Scheduler:
         assert runner_output.step_id == scheduler_output.step_id, "result of another step"
         self._in_flight = None
         self._stats.num_native_calls += runner_output.num_native_calls
+        self._stats.num_merged_rows += runner_output.num_merged_rows
         requests = [self._requests[i] for i in scheduler_output.num_scheduled_tokens]
         for request in requests:
             num_tokens = scheduler_output.num_scheduled_tokens[request.request_id]

@@ -118,7 +118,7 @@ class ModelRunner:
         return ModelRunnerOutput(
             step_id=step_id, sampled_token_ids=sampled, logprobs=logprobs,
             prompt_logprobs=prompt_logprobs, failed=failed,
-            num_native_calls=outputs.num_native_calls,
+            num_native_calls=outputs.num_native_calls, num_merged_rows=outputs.num_merged_rows,
         )
 
     def close(self) -> None:

@@ -60,7 +60,8 @@ class Worker:
             model = load_backend(config.model.backend).load(
                 graph, weights,
                 kv=KVOptions(block_size=config.cache.block_size,
-                             num_blocks=config.cache.num_blocks, dtype=config.cache.dtype),
+                             num_blocks=config.cache.num_blocks, dtype=config.cache.dtype,
+                             merge_shared_prefix=config.cache.merge_shared_prefix),
                 limits=limits, num_threads=config.model.num_threads,
             )
         runner = ModelRunner(model, limits, block_size=config.cache.block_size,
