@@ -24,10 +24,9 @@ class DecisionRequest(msgspec.Struct, kw_only=True):
     metadata: Any = None
 
 
-class PredicateAnswer(msgspec.Struct, kw_only=True):
+class PredicateAnswer(msgspec.Struct, kw_only=True, tag_field="type", tag="predicate"):
     """probability: that the statement is true. label_mass: see ChoiceAnswer."""
 
-    type: str = "predicate"
     name: str | None
     probability: float
     label_mass: float
@@ -40,11 +39,10 @@ class ChoiceProbability(msgspec.Struct, kw_only=True):
     probability: float
 
 
-class ChoiceAnswer(msgspec.Struct, kw_only=True):
+class ChoiceAnswer(msgspec.Struct, kw_only=True, tag_field="type", tag="choice"):
     """The likeliest choice. label_mass: the share of the model's whole distribution that falls on
     the labels; little of it says that the model did not want to answer in this form."""
 
-    type: str = "choice"
     name: str | None
     choice: str | bool
     confidence: float
@@ -60,11 +58,10 @@ class ScoreProbability(msgspec.Struct, kw_only=True):
     probability: float
 
 
-class ScoreAnswer(msgspec.Struct, kw_only=True):
+class ScoreAnswer(msgspec.Struct, kw_only=True, tag_field="type", tag="score"):
     """score: the mean of the level indices, weighted by probability. confidence: the probability of
     the likeliest level."""
 
-    type: str = "score"
     name: str | None
     score: float
     confidence: float

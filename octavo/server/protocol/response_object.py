@@ -14,59 +14,53 @@ from octavo.server.protocol.responses import ChatLogprob
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
-class OutputText(msgspec.Struct, kw_only=True):
+class OutputText(msgspec.Struct, kw_only=True, tag_field="type", tag="output_text"):
     """The text of a message. logprobs: one entry for each of its tokens, if asked for."""
 
-    type: str = "output_text"
     text: str = ""
     annotations: list[Any] = msgspec.field(default_factory=list)
     logprobs: list[ChatLogprob] = msgspec.field(default_factory=list)
 
 
-class OutputMessage(msgspec.Struct, kw_only=True):
+class OutputMessage(msgspec.Struct, kw_only=True, tag_field="type", tag="message"):
     """A message of the assistant."""
 
     id: str
-    type: str = "message"
     status: ItemStatus = "in_progress"
     role: str = "assistant"
     content: list[OutputText] = msgspec.field(default_factory=list)
 
 
-class ReasoningText(msgspec.Struct, kw_only=True):
+class ReasoningText(msgspec.Struct, kw_only=True, tag_field="type", tag="reasoning_text"):
     """Reasoning as the model wrote it."""
 
-    type: str = "reasoning_text"
     text: str = ""
 
 
-class ReasoningItem(msgspec.Struct, kw_only=True):
+class ReasoningItem(msgspec.Struct, kw_only=True, tag_field="type", tag="reasoning"):
     """What the model thought before it answered. Nothing is summarized or encrypted here."""
 
     id: str
-    type: str = "reasoning"
     status: ItemStatus = "in_progress"
     summary: list[Any] = msgspec.field(default_factory=list)
     content: list[ReasoningText] = msgspec.field(default_factory=list)
     encrypted_content: None = None
 
 
-class FunctionCallItem(msgspec.Struct, kw_only=True):
+class FunctionCallItem(msgspec.Struct, kw_only=True, tag_field="type", tag="function_call"):
     """A call of a function. arguments: JSON text."""
 
     id: str
-    type: str = "function_call"
     status: ItemStatus = "in_progress"
     call_id: str
     name: str
     arguments: str = ""
 
 
-class CustomCallItem(msgspec.Struct, kw_only=True):
+class CustomCallItem(msgspec.Struct, kw_only=True, tag_field="type", tag="custom_tool_call"):
     """A call of a custom tool."""
 
     id: str
-    type: str = "custom_tool_call"
     status: ItemStatus = "in_progress"
     call_id: str
     name: str
