@@ -123,13 +123,18 @@ def grammar_text(spec: StructuredOutputs) -> str:
         if kind == "regex":
             return LLMatcher.grammar_from_regex(text)
         if kind == "choice":
-            choices = " | ".join(json.dumps(c, ensure_ascii=False) for c in json.loads(text))
+            choices = " | ".join(map(_lark_text, json.loads(text)))
             return LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {choices}\n")
         return LLMatcher.grammar_from_lark(any_to_lark(text))
     except UnsupportedSchemaError as error:
         raise spec.error(str(error)) from None
     except Exception as error:  # of a converter: whatever it is, the text is what it chokes on
         raise spec.error(_reason(kind, str(error))) from None
+
+
+def _lark_text(text: str) -> str:
+    """A literal of Lark: as in JSON, but that no control character may stand for itself."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 _SOURCE_LINE = re.compile(r"^ *\d+ \| .*$", re.MULTILINE)

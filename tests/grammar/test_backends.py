@@ -18,6 +18,7 @@ CHOICES = [
     ["a", "ab", "abc", "b"],
     ["🌶️ďábel 漢字", "🌶️", "漢字", "漢"],
     ['quote"s', "back\\slash", "new\nline", "tab\t", "#{}[]()|*+?.^$~&-"],
+    ["del\x7fete", "\x1b[0m", "\x00", "line\u2028end"],
 ]
 
 
