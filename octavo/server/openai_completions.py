@@ -20,6 +20,7 @@ from octavo.server.body import read_request
 from octavo.server.generation import Generation
 from octavo.server.logprobs import CompletionLogprobWriter, prompt_logprobs
 from octavo.server.params import check_priority, completion_params, ranks_samples
+from octavo.server.protocol.decode import whole_numbers
 from octavo.server.protocol.requests import CompletionRequest
 from octavo.server.protocol.responses import (
     CompletionChoice,
@@ -28,6 +29,7 @@ from octavo.server.protocol.responses import (
 )
 from octavo.server.sse import DONE, event
 from octavo.server.state import ServerState
+from octavo.tokenizer.tokenizer import Tokenizer
 
 MAX_PROMPTS = 4096
 # tokenizing this many characters takes some milliseconds: longer prompts go to a thread
@@ -184,9 +186,12 @@ def _best(samples: list[CompletionOutput], n: int) -> list[CompletionOutput]:
 async def _prompts(request: CompletionRequest, state: ServerState) -> list[Any]:
     """Each prompt as the engine takes it. Raises InvalidRequestError."""
     given = request.prompt
-    if isinstance(given, str):
-        items: list[Any] = [given]
-    elif isinstance(given, list) and given and all(isinstance(i, int) for i in given):
+    if isinstance(given, list) and any(_holds_float(item) for item in given):
+        given = whole_numbers(given)
+    if given is None:
+        items: list[Any] = [[_document_start(state.llm.tokenizer)]]
+    elif isinstance(given, str) or (
+            isinstance(given, list) and given and all(isinstance(i, int) for i in given)):
         items = [given]
     elif isinstance(given, list):
         items = given
@@ -205,6 +210,19 @@ async def _prompts(request: CompletionRequest, state: ServerState) -> list[Any]:
     ids = iter(await _encode(texts, request, state))
     return [{"prompt": item, "prompt_token_ids": next(ids)} if isinstance(item, str) else item
             for item in items]
+
+
+def _holds_float(item: Any) -> bool:
+    return isinstance(item, float) or (
+        isinstance(item, list) and any(isinstance(i, float) for i in item))
+
+
+def _document_start(tokenizer: Tokenizer) -> int:
+    """The token behind which a text begins, as OpenAI's API has it; where the vocabulary lacks that
+    one, the model's own."""
+    found = (tokenizer.token_to_id("<|endoftext|>"), tokenizer.bos_token_id,
+             *tokenizer.eos_token_ids)
+    return next((token_id for token_id in found if token_id is not None), 0)
 
 
 def _check_ids(item: Any, where: str) -> None:

@@ -16,6 +16,9 @@ from octavo.server.structured import structured_outputs
 MAX_LOGPROBS = 20  # as OpenAI and vLLM bound it: each costs a place in every chunk
 _MAX_PRIORITY = 2**31
 _MAX_SALT_CHARS = 1024
+# OpenAI's API lets top_p be 0, where only the most likely token is left. This is far below the
+# probability of any most likely one, which is at least 1 / vocabulary.
+_LEAST_TOP_P = 1e-9
 # absent fields take the model's advice
 _ADVISED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 # fields that go through under the same name
@@ -128,6 +131,8 @@ def _fields(request: SamplingFields, state: ServerState) -> dict[str, Any]:
         value = getattr(request, name)
         if value is not None:
             fields[name] = value
+    if fields["top_p"] == 0:
+        fields["top_p"] = _LEAST_TOP_P
     if request.seed is not None:
         fields["seed"] = _seed(request.seed)
     if request.logit_bias:
@@ -164,8 +169,10 @@ def _refuse_common(request: SamplingFields, state: ServerState) -> None:
     if request.stream and request.prompt_logprobs is not None:
         raise InvalidRequestError("prompt_logprobs cannot be streamed: set stream=false",
                                   param="prompt_logprobs")
-    if request.stream_options is not None and not request.stream:
-        raise InvalidRequestError("stream_options needs stream=true", param="stream_options")
+    options = request.stream_options
+    if options is not None and options.include_usage and not request.stream:
+        raise InvalidRequestError("stream_options.include_usage is true: it needs stream=true, an "
+                                  "answer in one piece has its usage", param="stream_options")
     if request.cache_salt is not None and not 0 < len(request.cache_salt) <= _MAX_SALT_CHARS:
         raise InvalidRequestError(
             f"cache_salt must be a text of 1 to {_MAX_SALT_CHARS} characters", param="cache_salt")

@@ -115,12 +115,50 @@ def test_bad_field(client: HttpClient, path: str, body: dict[str, Any], fields: 
     ({"prompt": ["a", 3]}, "prompt"),
     ({"prompt": [-1]}, "prompt_token_ids"),
     ({"prompt": [5, 5279552648203111001]}, "prompt_token_ids"),
-    ({"prompt": None}, "prompt"),
 ], ids=lambda v: str(v)[:40])
 def test_bad_completion_field(client: HttpClient, fields: dict[str, Any], param: str) -> None:
     answer = client.post("/v1/completions", COMPLETION | fields)
     assert answer.status == 400
     assert answer.error()["param"] == param
+
+
+@pytest.mark.parametrize("fields", [
+    {"top_p": 0}, {"top_p": 0.0}, {"stream_options": {}}, {"stream_options": {"x": 1}},
+    {"n": 1.0, "max_tokens": 4.0, "seed": 5.0, "stop_token_ids": [1.0]},
+    {"stream_options": {"include_usage": False}},
+], ids=str)
+@pytest.mark.parametrize(("path", "body"), [("/v1/completions", COMPLETION),
+                                            ("/v1/chat/completions", CHAT)], ids=["text", "chat"])
+def test_good_field(client: HttpClient, path: str, body: dict[str, Any],
+                    fields: dict[str, Any]) -> None:
+    """What other servers take, and what says nothing."""
+    plain, answer = (client.post(path, body | more).json for more in ({}, fields))
+    for name in ("prompt_tokens", "completion_tokens"):
+        assert answer["usage"][name] == plain["usage"][name]
+
+
+def test_top_p_of_zero_takes_the_most_likely_token(client: HttpClient) -> None:
+    """It is the limit of small ones."""
+    found = [client.complete("Hi", top_p=p, seed=1).json["choices"][0]["text"] for p in (0, 1e-9)]
+    assert found[0] == found[1]
+
+
+def test_prompt_of_null(client: HttpClient) -> None:
+    """The beginning of a document; a prompt that is not there at all is a mistake."""
+    null, first = (client.complete(p, return_token_ids=True, max_tokens=4).json
+                   for p in (None, [256]))
+    assert null["choices"][0]["prompt_token_ids"] == [256]
+    assert null["usage"] == first["usage"]
+    assert client.post("/v1/completions", {"max_tokens": 4}).error()["param"] == "prompt"
+
+
+def test_token_ids_with_a_fraction_of_zero(client: HttpClient) -> None:
+    """In JSON, 72.0 and 72 are the same number."""
+    for prompt in ([72.0, 105], [[72.0, 105], [72, 105.0]]):
+        answer = client.complete(prompt, return_token_ids=True, max_tokens=4).json
+        assert all(c["prompt_token_ids"] == [72, 105] for c in answer["choices"])
+    assert client.complete([72.5]).error()["param"] == "prompt"
+    assert client.complete("Hi", n=1.5).error()["param"] == "n"
 
 
 TOOL = {"type": "function", "function": {"name": "f"}}

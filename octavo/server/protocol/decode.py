@@ -1,7 +1,9 @@
 """Request body -> typed request, refused with the field's name. JSON only; knows no route.
 
-Explicit nulls count as absent, as clients send them for every option they leave alone. Unknown
-fields are ignored, and each name is logged once; a strict server refuses them.
+Explicit nulls count as absent, as clients send them for every option they leave alone; so they do
+not where they mean something (`NULLABLE` of a struct). Unknown fields are ignored, and each name is
+logged once; a strict server refuses them. A whole number may be written with a fraction of zero: in
+JSON 1.0 and 1 are the same.
 """
 
 import logging
@@ -21,6 +23,8 @@ _MISSING = re.compile(r"^Object missing required field `(.+)`$")
 # Names already logged. Clients choose these names, so both count and length are bounded.
 _MAX_LOGGED_NAMES = 256
 _MAX_NAME_CHARS = 64
+# No typed field with whole numbers is deeper; what a client nests has no end.
+_MAX_NUMBER_DEPTH = 8
 _logged_names: set[str] = set()
 
 
@@ -36,7 +40,8 @@ def typed_request(fields: dict[str, Any], kind: type[T], *, strict: bool = False
                   where: str = "") -> T:
     """A decoded object as `kind`; as decode_request. where: what names of fields in errors begin
     with."""
-    given = {name: value for name, value in fields.items() if value is not None}
+    kept = getattr(kind, "NULLABLE", ())
+    given = {name: value for name, value in fields.items() if value is not None or name in kept}
     known = kind.__struct_fields__
     for name in given:
         if name in known:
@@ -54,7 +59,22 @@ def typed_request(fields: dict[str, Any], kind: type[T], *, strict: bool = False
     try:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
-        raise _refusal(str(error), where) from None
+        refusal = _refusal(str(error), where)
+    try:
+        return msgspec.convert(whole_numbers(given), kind)
+    except msgspec.ValidationError:
+        raise refusal from None
+
+
+def whole_numbers(value: Any, *, depth: int = _MAX_NUMBER_DEPTH) -> Any:
+    """The same JSON value with integers for numbers like 1.0. depth: how far in it looks."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, list) and depth:
+        return [whole_numbers(item, depth=depth - 1) for item in value]
+    if isinstance(value, dict) and depth:
+        return {name: whole_numbers(item, depth=depth - 1) for name, item in value.items()}
+    return value
 
 
 def decode_object(body: bytes) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 depend on a model: an absent field is None unless the API fixes its default.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -64,7 +64,10 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 
 
 class CompletionRequest(SamplingFields, kw_only=True):
-    """POST /v1/completions. prompt: a text, a list of texts, token ids, or a list of such lists."""
+    """POST /v1/completions. prompt: a text, a list of texts, token ids, or a list of such lists;
+    null is the beginning of a new document."""
+
+    NULLABLE: ClassVar[frozenset[str]] = frozenset({"prompt"})
 
     prompt: Any
     echo: bool = False
