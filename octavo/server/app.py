@@ -30,10 +30,11 @@ from octavo.server.errors import on_http_error, on_octavo_error
 from octavo.server.gate import KeyCheck, OriginCheck, RequestGate
 from octavo.server.ollama import routes as ollama
 from octavo.server.openai_responses import routes as openai_responses
+from octavo.server.openapi import routes as openapi
 from octavo.server.state import ServedEngine, ServerState
 
 _FAMILIES = (models, openai_completions, openai_chat, openai_responses, decisions, anthropic,
-             ollama, render, tokenize, health, metrics_route)
+             ollama, render, tokenize, health, metrics_route, openapi)
 
 
 def create_app(llm: ServedEngine, section: ServerSection, *, allowed_origins: Sequence[str] = (),

@@ -227,7 +227,7 @@ class TokenizeResponse(msgspec.Struct, kw_only=True):
 
     count: int
     max_model_len: int
-    tokens: list[int] | list[dict[str, Any]]
+    tokens: list[int | dict[str, Any]]
     token_strs: list[str] | None = None
 
 
