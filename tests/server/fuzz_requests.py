@@ -90,6 +90,11 @@ SOUND: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/api/generate", {"model": "tiny", "prompt": "abc", "raw": True, "stream": False,
                        "options": {"num_predict": 3, "repeat_penalty": 1.1}}),
     ("/api/show", {"model": "tiny"}),
+    ("/v1/decisions", {"input": "abc", "questions": [
+        {"type": "predicate", "instructions": "Good?"},
+        {"type": "choice", "instructions": "Which?", "name": "n", "choices": [
+            {"value": "x"}, {"value": True, "description": "d"}]},
+        {"type": "score", "instructions": "How?", "levels": [{"label": "low"}, {"label": "up"}]}]}),
     ("/tokenize", {"prompt": "abc", "add_special_tokens": True}),
     ("/tokenize", {"messages": CHAT, "add_generation_prompt": True}),
     ("/detokenize", {"tokens": [97, 98, 99]}),
