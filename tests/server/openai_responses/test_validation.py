@@ -51,7 +51,6 @@ SCHEMA = {"type": "object", "properties": {"a": {"not": {}}}}
     ({"service_tier": 1}, "service_tier"),
     ({"store": "yes"}, "store"),
     ({"stream": 1}, "stream"),
-    ({"stream_options": {"include_obfuscation": False}}, "stream_options"),
     ({"text": "json"}, "text"),
     ({"text": {"verbosity": "huge"}}, "text.verbosity"),
     ({"text": {"format": "json"}}, "text.format"),
