@@ -17,18 +17,24 @@ TASKS = Path(__file__).parent / "lm_eval"
 LM_EVAL = ClientEnvironment("lm-eval", ("lm-eval[api]==0.4.13",))
 
 
-@pytest.fixture(scope="module")
-def results(real_server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder lm-eval has written to."""
-    folder = tmp_path_factory.mktemp("lm_eval")
-    arguments = (f"model={MODEL},base_url={real_server.client.base_url}/v1/completions,"
-                 "tokenizer_backend=remote,num_concurrent=4,max_length=8192")
+def evaluate(server: ServerProcess, model: str, route: str, folder: Path, *options: str) -> None:
+    """Runs lm-eval with these tasks; what it found goes to the folder."""
+    arguments = (f"model={MODEL},base_url={server.client.base_url}{route},"
+                 "num_concurrent=4,max_length=8192,tokenizer_backend=")
+    arguments += "remote" if model == "local-completions" else "none"
     LM_EVAL.run(
-        "lm_eval", "run", "--model", "local-completions", "--model_args", arguments,
-        "--tasks", "octavo_facts,octavo_plurals", "--include_path", str(TASKS),
-        "--batch_size", "4", "--log_samples", "--output_path", str(folder),
+        "lm_eval", "run", "--model", model, "--model_args", arguments, "--include_path",
+        str(TASKS), "--log_samples", "--output_path", str(folder), *options,
         cwd=TASKS, environment={
             "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(folder / "hf")})
+
+
+@pytest.fixture(scope="module")
+def results(real_server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder lm-eval has written to, over /v1/completions."""
+    folder = tmp_path_factory.mktemp("lm_eval")
+    evaluate(real_server, "local-completions", "/v1/completions", folder, "--tasks",
+             "octavo_facts,octavo_plurals", "--batch_size", "4")
     return folder
 
 
@@ -83,3 +89,10 @@ def test_generations_are_those_of_the_library(results: Path) -> None:
         outputs = llm.generate([item["arguments"]["gen_args_0"]["arg_0"] for item in items],
                                params, use_tqdm=False)
     assert [o.outputs[0].text for o in outputs] == [item["resps"][0][0] for item in items]
+
+
+def test_over_chat(real_server: ServerProcess, tmp_path: Path) -> None:
+    evaluate(real_server, "local-chat-completions", "/v1/chat/completions", tmp_path, "--tasks",
+             "octavo_plurals", "--apply_chat_template")
+    items = samples(tmp_path, "octavo_plurals")
+    assert len(items) == 20 and all(isinstance(item["resps"][0][0], str) for item in items)
