@@ -68,8 +68,8 @@ class Executor {
     bool in_parts() const { return merged() || items > 1; }
     int splits() const { return end_split - begin_split; }
   };
-  // Some splits of a tile, or one split of several tiles of one row each. A unit of work is an item
-  // for one KV head.
+  // Some splits of a tile, or of several tiles of one row each. A unit of work is an item for one KV
+  // head.
   struct AttentionItem {
     int32_t tile;
     int32_t begin_split;

@@ -86,7 +86,7 @@ size_t Executor::merge_tiles(AttentionWork& work) const {
   return used;
 }
 
-// An item for the group's split. Left out, to be done alone: tiles whose merged splits would not be
+// An item for the group's split, or a split more for the item of the same rows before it. Left out, to be done alone: tiles whose merged splits would not be
 // one run (prefixes are shared from the beginning, so there are none in practice), and those for
 // whose partial results there is no room.
 void Executor::merge_group(AttentionWork& work, const SharedSplit& group,
@@ -118,8 +118,22 @@ void Executor::merge_group(AttentionWork& work, const SharedSplit& group,
     tile.merged_end = group.split + 1;
     ++tile.items;
   }
-  work.items.push_back({work.members[first], group.split, group.split + 1,
-                        int64_t{count} * kSplit, static_cast<int32_t>(first), count});
+  // Prepared queries serve the next split, too, if the same rows share it.
+  const int32_t* tiles = work.members.data() + first;
+  for (AttentionItem& item : work.items) {
+    const bool follows = item.end_split == group.split && item.num_members == count &&
+                         item.end_split - item.begin_split < kMergedSplits;
+    if (!follows || !std::equal(tiles, tiles + count, work.members.data() + item.first_member)) {
+      continue;
+    }
+    ++item.end_split;
+    item.cost += int64_t{count} * kSplit;
+    for (int m = 0; m < count; ++m) --work.tiles[tiles[m]].items;
+    work.members.resize(first);
+    return;
+  }
+  work.items.push_back({tiles[0], group.split, group.split + 1, int64_t{count} * kSplit,
+                        static_cast<int32_t>(first), count});
 }
 
 // What is not merged: one item a tile (of each side of its merged splits), or several where that

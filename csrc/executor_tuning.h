@@ -28,9 +28,12 @@ constexpr int kAttentionRows = 16;
 // last unit to finish is then a small share of the phase, and a stalled thread holds little.
 constexpr int kAttentionUnits = 8;
 // Most rows of different sequences in one unit of a split they share. With a query group of 3 or 4
-// these are 48 or 64 queries, enough to use what is loaded of K and V many times over; more would
+// these are 24 or 32 queries, enough to use what is loaded of K and V many times over; more would
 // leave too few units to share evenly.
-constexpr int kMergedRows = 16;
+constexpr int kMergedRows = 8;
+// Most splits of such a unit: every further one saves preparing the queries again, 1.5 % of a step of
+// 32 sequences over a prefix of 1,024.
+constexpr int kMergedSplits = 2;
 // Floats of partial results a step may use (4 MiB), if that holds one row at the longest context.
 constexpr size_t kPartialFloats = size_t{1} << 20;
 
