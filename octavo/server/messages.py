@@ -12,6 +12,8 @@ from octavo.server.protocol.requests import ChatRequest, TokenizeRequest
 from octavo.server.state import ServerState
 from octavo.tools.plan import AnswerPlan
 
+# a function that gave nothing back may say null, as the older API has it
+_MAY_BE_EMPTY = ("assistant", "function")
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
@@ -26,7 +28,7 @@ def check_messages(messages: list[Any]) -> None:
             shown = "missing" if role is None else repr(role)[:80]
             raise InvalidRequestError(
                 f"{where}.role is {shown}: give one of {', '.join(ROLES)}", param=f"{where}.role")
-        if role != "assistant" and message.get("content") is None:
+        if role not in _MAY_BE_EMPTY and message.get("content") is None:
             shown = "null" if "content" in message else "missing"
             raise InvalidRequestError(
                 f"{where}.content is {shown}: give a text or a list of text parts (only an "

@@ -188,7 +188,7 @@ async def _prompts(request: CompletionRequest, state: ServerState) -> list[Any]:
     given = request.prompt
     if isinstance(given, list) and any(_holds_float(item) for item in given):
         given = whole_numbers(given)
-    if given is None:
+    if given is None or given == "":
         items: list[Any] = [[_document_start(state.llm.tokenizer)]]
     elif isinstance(given, str) or (
             isinstance(given, list) and given and all(isinstance(i, int) for i in given)):

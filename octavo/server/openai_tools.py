@@ -166,7 +166,7 @@ def plain_calls(messages: Sequence[Any]) -> list[Any]:
 
 def _plain_message(message: dict[str, Any], where: str) -> dict[str, Any]:
     if message.get("role") == "function":
-        return message | {"role": "tool"}
+        return message | {"role": "tool", "content": message.get("content") or ""}
     call_id = message.get("tool_call_id")
     if message.get("role") == "tool" and not isinstance(call_id, (str, type(None))):
         raise InvalidRequestError(f"{where}.tool_call_id is {_short(call_id)}: give the call's id",

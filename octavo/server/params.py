@@ -49,17 +49,13 @@ def completion_params(request: CompletionRequest, state: ServerState) -> Samplin
     if request.max_tokens is not None:
         fields["max_tokens"] = request.max_tokens
     if request.max_tokens == 0:
-        if not request.echo and request.prompt_logprobs is None:
-            raise InvalidRequestError(
-                "max_tokens is 0: give at least 1, or echo=true to score the prompt",
-                param="max_tokens")
         fields["max_tokens"] = 1
     return SamplingParams(**fields)
 
 
 def ranks_samples(request: CompletionRequest) -> bool:
-    """Whether more samples are drawn than answered."""
-    return request.best_of is not None and request.best_of != request.n
+    """Whether more samples are drawn than answered. best_of of 0 asks for nothing."""
+    return bool(request.best_of) and request.best_of != request.n
 
 
 def _check_best_of(request: CompletionRequest) -> None:
@@ -184,7 +180,6 @@ def _refuse_chat(request: ChatRequest) -> None:
             f"modalities is {_short(request.modalities)}: this server only produces 'text'",
             param="modalities")
     for name, why in (
-        ("audio", "this server only produces text"),
         ("documents", "put their text into the messages"),
         ("chat_template", "only the server sets it, with --chat-template FILE"),
     ):

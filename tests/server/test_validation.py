@@ -102,11 +102,10 @@ def test_bad_field(client: HttpClient, path: str, body: dict[str, Any], fields: 
     ({"logprobs": 21}, "logprobs"),
     ({"logprobs": -2}, "logprobs"),
     ({"logprobs": True}, "logprobs"),
-    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": -1}, "max_tokens"),
     ({"best_of": 2, "stream": True}, "best_of"),
     ({"best_of": 1, "n": 3}, "best_of"),
     ({"suffix": "end"}, "suffix"),
-    ({"prompt": ""}, "prompt"),
     ({"prompt": []}, "prompt"),
     ({"prompt": [[]]}, "prompt"),
     ({"prompt": [True]}, "prompt"),
@@ -147,9 +146,25 @@ def test_prompt_of_null(client: HttpClient) -> None:
     """The beginning of a document; a prompt that is not there at all is a mistake."""
     null, first = (client.complete(p, return_token_ids=True, max_tokens=4).json
                    for p in (None, [256]))
+    empty = client.complete("", return_token_ids=True, max_tokens=4).json
+    assert empty["choices"][0]["prompt_token_ids"] == [256]
     assert null["choices"][0]["prompt_token_ids"] == [256]
     assert null["usage"] == first["usage"]
     assert client.post("/v1/completions", {"max_tokens": 4}).error()["param"] == "prompt"
+
+
+def test_max_tokens_of_zero(client: HttpClient) -> None:
+    """Nothing is generated, and nothing counted."""
+    answer = client.complete("Hi", max_tokens=0).json
+    assert answer["choices"][0]["text"] == "" and answer["usage"]["completion_tokens"] == 0
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
+def test_result_of_a_function_that_gave_nothing(client: HttpClient) -> None:
+    """The older API lets its content be null."""
+    messages = [{"role": "user", "content": "Hi"},
+                {"role": "function", "name": "f", "content": None}]
+    assert client.post("/v1/chat/completions", CHAT | {"messages": messages}).status == 200
 
 
 def test_token_ids_with_a_fraction_of_zero(client: HttpClient) -> None:

@@ -98,7 +98,8 @@ class ChatRequest(SamplingFields, kw_only=True):
     reasoning_effort: Any = None
     include_reasoning: bool = True
 
-    # Known, and refused with a reason when set to something that asks for more than text.
+    # Known, and refused with a reason when set to something that asks for more than text. audio
+    # says in what form modalities=["audio"] comes, and nothing alone.
     chat_template: str | None = None
     modalities: list[str] | None = None
     audio: Any = None
