@@ -251,7 +251,7 @@ def _print(run: Run) -> None:
         for text, number in count.refusals.most_common(3):
             print(f"      {number:5} x {text}")
     for failure in run.failures:
-        print(f"  FAILED {failure}")
+        print(f"  FAILED {failure}", flush=True)
 
 
 if __name__ == "__main__":
