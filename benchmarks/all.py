@@ -59,7 +59,7 @@ def parts(models: Path, out: Path, venvs: tuple[str, ...], *, quick: bool,
                         str(out / "growth.svg"), *(["--short"] if quick else []), "--json")),
     ]
     if (ROOT / "benchmarks" / "robustness.py").exists():
-        found.append(Part("robustness", ("benchmarks.robustness", "--json")))
+        found.append(Part("robustness", ("benchmarks.robustness", *first, "--json")))
     if with_vllm:
         found.append(compare("vllm", "smoke" if quick else "once", files((), folder=True),
                              "--peers", "vllm"))

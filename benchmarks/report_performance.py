@@ -16,7 +16,8 @@ from benchmarks.goals import Results, goals, storage_type
 
 _NOTES = ROOT / "docs" / "performance_notes.md"
 _COMPARED = {"single": "One sequence", "batch": "Many sequences", "batch_types": "Many sequences, "
-             "other storage types", "vllm": "vLLM's engine on the bfloat16 folder"}
+             "other storage types", "long": "A context of 4,096",
+             "vllm": "vLLM's engine on the bfloat16 folder"}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -96,8 +96,9 @@ def test_the_document_has_every_part(tmp_path: Path) -> None:
                           "tokens_compared": 9, "samples": {},
                           "rates": {"shared": 8.0, "private": 5.0},
                           "tokens_per_cpu_s": {"shared": 4.0, "private": 2.5}},
-        "robustness": {"goals": [{"what": "8 threads", "target": "0.95x", "measured": "0.97x",
-                                  "is_met": True}]},
+        "robustness": {"findings": [{
+            "case": "8 threads", "measure": "decode", "value": 0.97, "goal": 0.95,
+            "at_least": True, "note": "against 2", "holds": True}]},
     }
     for name, data in parts.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(data))
