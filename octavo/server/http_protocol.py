@@ -18,7 +18,8 @@ HEAD_TIMEOUT_S = 30.0
 MAX_HEAD_BYTES = 64 * 1024
 # "Speak HTTP/2 with me if you can" is a wish that a server may pass over (RFC 9110, 7.8), but the
 # parser would stop at it, before the body.
-_UPGRADE = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
+# A piece of a head may begin with that line.
+_UPGRADE = re.compile(rb"(\A|\r\n)upgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
 
 
 class _HeadTooLargeError(Exception):
@@ -45,7 +46,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             if self._head_timer is None:
                 self._await_head()
             head, end, rest = data.partition(b"\r\n\r\n")
-            data = _UPGRADE.sub(b"\r\nx-upgrade: h2c", head + end[:2]) + end[2:] + rest
+            data = _UPGRADE.sub(rb"\1x-upgrade: h2c", head + end[:2]) + end[2:] + rest
         super().data_received(data)
         if self._head_timer is not None:  # the head is not complete
             self._unparsed_bytes += len(data)

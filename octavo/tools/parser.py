@@ -340,11 +340,11 @@ class _CallParser:
         text, self._held = self._held[:taken], self._held[taken:]
         self._raw += text
         name = self._object.name
-        if self._object.failed or (name is not None and self._form.only_at_start
-                                   and name not in self._names):
-            return self._back_to_text(delta)
         if name is None:
-            return False
+            return self._back_to_text(delta) if self._object.failed else False
+        # What fails behind its name is a call all the same: in other pieces it was told already.
+        if self._form.only_at_start and name not in self._names:
+            return self._back_to_text(delta)
         self._begin(name, delta)
         self._state = self._in_call
         return self._tell(delta)

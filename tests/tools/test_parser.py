@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from octavo.tools.formats import (
@@ -180,6 +180,8 @@ MARKUP = st.lists(st.sampled_from([
 @settings(max_examples=250, deadline=None)
 @given(st.sampled_from(sorted(TOOL_FORMATS)), st.sampled_from([None, THINK]), MARKUP,
        st.sets(st.integers(0, 400), max_size=12))
+@example("hermes", None, '<tool_call>[{"name": "clock_now"{}<think>', {35})
+@example("hermes", None, '<tool_call>{"name": "clock_now"{}<think>', {33})
 def test_any_markup_in_any_pieces(form: str, thinks: ReasoningFormat | None, text: str,
                                   places: set[int]) -> None:
     """Whatever a model writes: no failure, and the cuts make no difference."""
