@@ -19,6 +19,7 @@ from octavo.config import (
     SchedulingPolicy,
     ServerSection,
 )
+from octavo.core.refusals import short
 from octavo.errors import ConfigError
 from octavo.kvcache.spec import KVCacheSpec
 from octavo.machine import MachineFacts
@@ -127,10 +128,7 @@ def resolve_config(args: EngineArgs, *, path: str, model: ModelConfig, machine: 
 
 
 def _bad(name: str, value: object, fix: str) -> ConfigError:
-    shown = repr(value)
-    if len(shown) > 80:
-        shown = shown[:77] + "..."
-    return ConfigError(f"{name} is {shown}: {fix}", param=name)
+    return ConfigError(f"{name} is {short(value)}: {fix}", param=name)
 
 
 def _checked(args: EngineArgs) -> EngineArgs:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from octavo.core.refusals import short
 from octavo.core.structured_outputs import StructuredOutputs
 from octavo.errors import InvalidRequestError
 
@@ -35,10 +36,7 @@ _TEXT_LISTS = ("stop", "bad_words")
 
 
 def _bad(field: str, value: object, fix: str) -> InvalidRequestError:
-    shown = repr(value)
-    if len(shown) > 80:
-        shown = shown[:77] + "..."
-    return InvalidRequestError(f"{field} is {shown}: {fix}", param=field)
+    return InvalidRequestError(f"{field} is {short(value)}: {fix}", param=field)
 
 
 class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):

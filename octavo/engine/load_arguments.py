@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from octavo.core.refusals import short
 from octavo.errors import ConfigError
 
 # vLLM's argument -> what to do here
@@ -51,7 +52,7 @@ def model_argument(model: object) -> str:
     if isinstance(model, os.PathLike):
         model = os.fspath(model)
     if not isinstance(model, str):
-        raise ConfigError(f"model is {_short(model)}: {_MODEL_FORMS}", param="model")
+        raise ConfigError(f"model is {short(model)}: {_MODEL_FORMS}", param="model")
     if not model.strip():
         raise ConfigError(f"model is empty: {_MODEL_FORMS}", param="model")
     return model
@@ -64,7 +65,7 @@ def template_argument(path: object) -> str | None:
     if isinstance(path, os.PathLike):
         path = os.fspath(path)
     if not isinstance(path, str) or not path:
-        raise ConfigError(f"chat_template is {_short(path)}: give the path of a Jinja file",
+        raise ConfigError(f"chat_template is {short(path)}: give the path of a Jinja file",
                           param="chat_template")
     try:
         found = Path(path).is_file()
@@ -72,7 +73,7 @@ def template_argument(path: object) -> str | None:
         found = False
     if not found:
         wrong = "a folder" if os.path.isdir(path) else "no such file"
-        raise ConfigError(f"chat_template {_short(path)}: {wrong}; give the path of a Jinja file",
+        raise ConfigError(f"chat_template {short(path)}: {wrong}; give the path of a Jinja file",
                           param="chat_template")
     return path
 
@@ -81,7 +82,7 @@ def refuse_unknown(arguments: Mapping[str, object], function: Callable[..., Any]
     """Raises ConfigError that names the first of the arguments, which `function` does not have,
     and what to give instead."""
     for name, value in arguments.items():
-        said = f"{name} is {_short(value)}: "
+        said = f"{name} is {short(value)}: "
         if name in _ELSEWHERE:
             raise ConfigError(said + _ELSEWHERE[name], param=name)
         known = [p.name for p in inspect.signature(function).parameters.values()
@@ -89,8 +90,3 @@ def refuse_unknown(arguments: Mapping[str, object], function: Callable[..., Any]
         near = difflib.get_close_matches(name, known, n=1)
         fix = f"did you mean {near[0]}?" if near else "leave it out"
         raise ConfigError(f"{said}there is no such argument; {fix}", param=name)
-
-
-def _short(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 80 else shown[:77] + "..."

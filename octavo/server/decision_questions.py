@@ -9,8 +9,8 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from octavo.core.refusals import bad, short
 from octavo.core.sampling_params import MAX_LOGPROB_TOKEN_IDS
-from octavo.errors import InvalidRequestError
 from octavo.server.protocol.decisions import (
     ChoiceAnswer,
     ChoiceProbability,
@@ -54,7 +54,7 @@ class Labels:
                 self._pairs = self._single_tokens([a + b for a in letters for b in letters])
             found = max(self._letters, self._pairs, key=len)
         if count > len(found):
-            raise _bad(where, f"has {count} entries: this model's tokenizer has {len(found)} "
+            raise bad(where, f"has {count} entries: this model's tokenizer has {len(found)} "
                        "labels of one token, give at most that many")
         return dict(list(found.items())[:count])
 
@@ -105,18 +105,18 @@ class Question:
 def questions_of(given: Sequence[Any], labels: Labels) -> list[Question]:
     """Raises InvalidRequestError naming the place."""
     if not 1 <= len(given) <= MAX_QUESTIONS:
-        raise _bad("questions", f"has {len(given)} entries: give 1 to {MAX_QUESTIONS}")
+        raise bad("questions", f"has {len(given)} entries: give 1 to {MAX_QUESTIONS}")
     return [_question(item, f"questions[{i}]", labels) for i, item in enumerate(given)]
 
 
 def _question(item: Any, where: str, labels: Labels) -> Question:
     if not isinstance(item, dict):
-        raise _bad(where, f"is {_short(item)}: give an object")
+        raise bad(where, f"is {short(item)}: give an object")
     kind, name = item.get("type"), item.get("name")
     if kind not in ("predicate", "choice", "score"):
-        raise _bad(f"{where}.type", f"is {_short(kind)}: give 'predicate', 'choice' or 'score'")
+        raise bad(f"{where}.type", f"is {short(kind)}: give 'predicate', 'choice' or 'score'")
     if not isinstance(name, (str, type(None))):
-        raise _bad(f"{where}.name", f"is {_short(name)}: give a text, or leave it out")
+        raise bad(f"{where}.name", f"is {short(name)}: give a text, or leave it out")
     if kind == "predicate":
         options: list[tuple[str, str | bool]] = [("yes", True), ("no", False)]
         place = where
@@ -124,7 +124,7 @@ def _question(item: Any, where: str, labels: Labels) -> Question:
         place = f"{where}.choices"
         options = _options(item.get("choices"), place, "value", MAX_CHOICES)
         if len({(type(value), value) for _, value in options}) < len(options):
-            raise _bad(place, "has two choices of one value: each must be unique")
+            raise bad(place, "has two choices of one value: each must be unique")
     else:
         place = f"{where}.levels"
         options = _options(item.get("levels"), place, "label", MAX_LEVELS)
@@ -135,19 +135,19 @@ def _question(item: Any, where: str, labels: Labels) -> Question:
 
 def _options(given: Any, where: str, key: str, most: int) -> list[tuple[str, str | bool]]:
     if not isinstance(given, list) or not 2 <= len(given) <= most:
-        shown = f"has {len(given)} entries" if isinstance(given, list) else f"is {_short(given)}"
-        raise _bad(where, f"{shown}: give a list of 2 to {most}")
+        shown = f"has {len(given)} entries" if isinstance(given, list) else f"is {short(given)}"
+        raise bad(where, f"{shown}: give a list of 2 to {most}")
     found: list[tuple[str, str | bool]] = []
     for i, option in enumerate(given):
         place = f"{where}[{i}]"
         if not isinstance(option, dict):
-            raise _bad(place, f"is {_short(option)}: give an object with {key!r}")
+            raise bad(place, f"is {short(option)}: give an object with {key!r}")
         value, description = option.get(key), option.get("description")
         if not isinstance(value, str) and not (key == "value" and isinstance(value, bool)):
-            raise _bad(f"{place}.{key}", f"is {_short(value)}: give a text"
+            raise bad(f"{place}.{key}", f"is {short(value)}: give a text"
                        + (", true or false" if key == "value" else ""))
         if not isinstance(description, (str, type(None))):
-            raise _bad(f"{place}.description", f"is {_short(description)}: give a text")
+            raise bad(f"{place}.description", f"is {short(description)}: give a text")
         shown = value if isinstance(value, str) else json.dumps(value)
         found.append((f"{shown}: {description}" if description else shown, value))
     return found
@@ -159,35 +159,26 @@ def part_text(content: Any, where: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list) or not content:
-        raise _bad(where, f"is {_short(content)}: give a text or a list of parts")
+        raise bad(where, f"is {short(content)}: give a text or a list of parts")
     return "\n".join(_part(part, f"{where}[{i}]") for i, part in enumerate(content))
 
 
 def _part(part: Any, where: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "input_image":
-        raise _bad(where, "is an input_image: this model reads text only")
+        raise bad(where, "is an input_image: this model reads text only")
     if kind == "input_json":
         data = part.get("data")
         if not isinstance(data, dict) and not (
                 isinstance(data, list) and all(isinstance(d, dict) for d in data)):
-            raise _bad(f"{where}.data", f"is {_short(data)}: give an object or a list of objects")
+            raise bad(f"{where}.data", f"is {short(data)}: give an object or a list of objects")
         text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
         if len(text) > _MAX_JSON_BYTES:
-            raise _bad(f"{where}.data", f"is longer than {_MAX_JSON_BYTES} characters")
+            raise bad(f"{where}.data", f"is longer than {_MAX_JSON_BYTES} characters")
         return text
     key = {"input_text": "text", "output_text": "text", "refusal": "refusal"}.get(str(kind))
     if key is None:
-        raise _bad(where, f"is {_short(part)}: give a part of type 'input_text' or 'input_json'")
+        raise bad(where, f"is {short(part)}: give a part of type 'input_text' or 'input_json'")
     if not isinstance(part.get(key), str):
-        raise _bad(f"{where}.{key}", f"is {_short(part.get(key))}: give a text")
+        raise bad(f"{where}.{key}", f"is {short(part.get(key))}: give a text")
     return str(part[key])
-
-
-def _bad(field: str, what: str) -> InvalidRequestError:
-    return InvalidRequestError(f"{field} {what}", param=field)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

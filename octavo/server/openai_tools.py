@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from octavo.core.refusals import short
 from octavo.errors import InvalidRequestError
 from octavo.server.protocol.requests import ChatRequest, TokenizeRequest
 from octavo.server.protocol.responses import (
@@ -58,7 +59,7 @@ def tools_of(given: Sequence[Any] | None) -> list[Tool]:
             raise InvalidRequestError(f"{where} is not an object", param=where)
         kind = item.get("type", "function" if "function" in item else None)
         if kind not in ("function", "custom"):
-            raise InvalidRequestError(f"{where}.type is {_short(kind)}: give 'function' or "
+            raise InvalidRequestError(f"{where}.type is {short(kind)}: give 'function' or "
                                       "'custom'", param=f"{where}.type")
         is_flat = kind not in item and "name" in item
         inner, place = (item, where) if is_flat else (item.get(kind), f"{where}.{kind}")
@@ -70,7 +71,7 @@ def tools_of(given: Sequence[Any] | None) -> list[Tool]:
 def choice_of(given: Any, *, parallel: Any = None) -> ToolChoice:
     """The fields `tool_choice` and `parallel_tool_calls`. Raises InvalidRequestError."""
     if not isinstance(parallel, (bool, type(None))):
-        raise InvalidRequestError(f"parallel_tool_calls is {_short(parallel)}: give true or false",
+        raise InvalidRequestError(f"parallel_tool_calls is {short(parallel)}: give true or false",
                                   param="parallel_tool_calls")
     many = parallel is not False
     if given is None or given == "auto":
@@ -88,7 +89,7 @@ def choice_of(given: Any, *, parallel: Any = None) -> ToolChoice:
     if kind == "allowed_tools":
         return _allowed(given, parallel)
     raise InvalidRequestError(
-        f"tool_choice is {_short(given)}: give 'none', 'auto', 'required', or an object of type "
+        f"tool_choice is {short(given)}: give 'none', 'auto', 'required', or an object of type "
         "'function', 'custom' or 'allowed_tools'", param="tool_choice")
 
 
@@ -134,7 +135,7 @@ def _function_choice(given: Any) -> ToolChoice:
         return ToolChoice("none")
     name = given.get("name") if isinstance(given, dict) else None
     if not isinstance(name, str):
-        raise InvalidRequestError(f"function_call is {_short(given)}: give 'none', 'auto' or "
+        raise InvalidRequestError(f"function_call is {short(given)}: give 'none', 'auto' or "
                                   '{"name": ...}', param="function_call")
     return ToolChoice("required", (name,), parallel=False)
 
@@ -147,7 +148,7 @@ def template_options(request: ChatRequest | TokenizeRequest) -> dict[str, Any]:
     if effort is None:
         return given
     if effort not in REASONING_EFFORTS:
-        raise InvalidRequestError(f"reasoning_effort is {_short(effort)}: give one of "
+        raise InvalidRequestError(f"reasoning_effort is {short(effort)}: give one of "
                                   f"{', '.join(REASONING_EFFORTS)}", param="reasoning_effort")
     if effort == "none":
         return {"enable_thinking": False, "thinking": False} | given
@@ -169,7 +170,7 @@ def _plain_message(message: dict[str, Any], where: str) -> dict[str, Any]:
         return message | {"role": "tool", "content": message.get("content") or ""}
     call_id = message.get("tool_call_id")
     if message.get("role") == "tool" and not isinstance(call_id, (str, type(None))):
-        raise InvalidRequestError(f"{where}.tool_call_id is {_short(call_id)}: give the call's id",
+        raise InvalidRequestError(f"{where}.tool_call_id is {short(call_id)}: give the call's id",
                                   param=f"{where}.tool_call_id")
     if message.get("role") != "assistant":
         return message
@@ -202,11 +203,11 @@ def _plain_call(call: Any, where: str) -> dict[str, Any]:
         try:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError):
-            raise InvalidRequestError(f"{place} is {_short(arguments)}: give a JSON object as "
+            raise InvalidRequestError(f"{place} is {short(arguments)}: give a JSON object as "
                                       "text", param=place) from None
     arguments = arguments or {}
     if not isinstance(arguments, Mapping):
-        raise InvalidRequestError(f"{place} is {_short(inner['arguments'])}: give a JSON object "
+        raise InvalidRequestError(f"{place} is {short(inner['arguments'])}: give a JSON object "
                                   "as text", param=place)
     return call | {"type": "function", "function": inner | {"arguments": arguments}}
 
@@ -259,8 +260,3 @@ def _call_delta(call: CallDelta) -> ToolCallObject:
     if call.is_custom:
         return ToolCallObject(index=call.index, custom=CustomCall(input=call.arguments))
     return ToolCallObject(index=call.index, function=FunctionCall(arguments=call.arguments))
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

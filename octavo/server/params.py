@@ -5,6 +5,7 @@ Knows the wire's names and the engine's; no tokenizer, no HTTP.
 
 from typing import Any
 
+from octavo.core.refusals import short
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.structured_outputs import StructuredOutputs
 from octavo.errors import InvalidRequestError
@@ -177,7 +178,7 @@ def _refuse_common(request: SamplingFields, state: ServerState) -> None:
 def _refuse_chat(request: ChatRequest) -> None:
     if request.modalities and request.modalities != ["text"]:
         raise InvalidRequestError(
-            f"modalities is {_short(request.modalities)}: this server only produces 'text'",
+            f"modalities is {short(request.modalities)}: this server only produces 'text'",
             param="modalities")
     for name, why in (
         ("documents", "put their text into the messages"),
@@ -185,8 +186,3 @@ def _refuse_chat(request: ChatRequest) -> None:
     ):
         if getattr(request, name):
             raise InvalidRequestError(f"{name} is not accepted: {why}", param=name)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -5,6 +5,7 @@ Knows the wire's names; compiling is the engine's business.
 
 from typing import Any
 
+from octavo.core.refusals import short
 from octavo.core.structured_outputs import StructuredOutputs
 from octavo.errors import InvalidRequestError
 from octavo.server.protocol.requests import SamplingFields
@@ -50,7 +51,7 @@ def _of_response_format(given: dict[str, Any] | None) -> StructuredOutputs | Non
         return _made({"json_object": True}, field)
     if kind != "json_schema":
         raise InvalidRequestError(
-            f"response_format.type is {_short(kind)}: give 'text', 'json_object' or "
+            f"response_format.type is {short(kind)}: give 'text', 'json_object' or "
             "'json_schema'", param=field)
     inner = given.get("json_schema")
     if not isinstance(inner, dict):
@@ -61,7 +62,7 @@ def _of_response_format(given: dict[str, Any] | None) -> StructuredOutputs | Non
                                   "Schema", param=field)
     if not isinstance(inner.get("strict"), (bool, type(None))):
         raise InvalidRequestError(
-            f"response_format.json_schema.strict is {_short(inner['strict'])}: give true or "
+            f"response_format.json_schema.strict is {short(inner['strict'])}: give true or "
             "false; the schema is enforced either way", param=field)
     return _made({"json": inner["schema"]}, field)
 
@@ -69,14 +70,14 @@ def _of_response_format(given: dict[str, Any] | None) -> StructuredOutputs | Non
 def _of_structured_outputs(given: Any) -> StructuredOutputs:
     field = "structured_outputs"
     if not isinstance(given, dict):
-        raise InvalidRequestError(f"structured_outputs is {_short(given)}: give an object with "
+        raise InvalidRequestError(f"structured_outputs is {short(given)}: give an object with "
                                   f"one of {', '.join(_FIELDS[:-1])}", param=field)
     fields: dict[str, Any] = {}
     for name, value in given.items():
         if value is None or name in _WITHOUT_EFFECT:
             continue
         if name not in _FIELDS:
-            raise InvalidRequestError(f"structured_outputs.{_short(name)} is not supported: its "
+            raise InvalidRequestError(f"structured_outputs.{short(name)} is not supported: its "
                                       f"fields are {', '.join(_FIELDS)}", param=field)
         fields[name] = value
     return _made(fields, field)
@@ -84,8 +85,3 @@ def _of_structured_outputs(given: Any) -> StructuredOutputs:
 
 def _made(fields: dict[str, Any], field: str) -> StructuredOutputs:
     return StructuredOutputs(**fields, field=field)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from octavo.errors import InvalidRequestError
+from octavo.core.refusals import bad, short
 
 # Bounds of one request, OpenAI's where it states them.
 MAX_TOOLS = 128
@@ -76,18 +76,18 @@ def function_tool(function: Any, field: str) -> Tool:
     if schema is None:
         schema = {}
     if not isinstance(schema, dict):
-        raise _bad(where, f"is a {_kind(schema)}: give a JSON Schema of an object")
+        raise bad(where, f"is a {_kind(schema)}: give a JSON Schema of an object")
     if schema.get("type", "object") != "object":
-        raise _bad(f"{where}.type", f"is {_short(schema['type'])}: arguments are an 'object'")
+        raise bad(f"{where}.type", f"is {short(schema['type'])}: arguments are an 'object'")
     try:
         size = len(json.dumps(schema, ensure_ascii=False).encode())
     except (UnicodeEncodeError, RecursionError, ValueError):
-        raise _bad(where, "is not usable JSON") from None
+        raise bad(where, "is not usable JSON") from None
     if size > MAX_SCHEMA_BYTES:
-        raise _bad(where, f"has {size} bytes, and may have {MAX_SCHEMA_BYTES}")
+        raise bad(where, f"has {size} bytes, and may have {MAX_SCHEMA_BYTES}")
     strict = function.get("strict")
     if not isinstance(strict, (bool, type(None))):
-        raise _bad(f"{field}.strict", f"is {_short(strict)}: give true or false")
+        raise bad(f"{field}.strict", f"is {short(strict)}: give true or false")
     return Tool(_name(function, field), _description(function, field), schema,
                 strict=bool(strict), field=field)
 
@@ -102,17 +102,17 @@ def custom_tool(custom: Any, field: str) -> Tool:
         return Tool(name, description, is_custom=True, field=field)
     _object(form, where)
     if form.get("type") != "grammar":
-        raise _bad(f"{where}.type", f"is {_short(form.get('type'))}: give 'text' or 'grammar'")
+        raise bad(f"{where}.type", f"is {short(form.get('type'))}: give 'text' or 'grammar'")
     # chat completions nest the grammar, responses do not
     grammar = form.get("grammar", form)
     _object(grammar, f"{where}.grammar")
     syntax, definition = grammar.get("syntax"), grammar.get("definition")
     if syntax not in ("lark", "regex"):
-        raise _bad(f"{where}.grammar.syntax", f"is {_short(syntax)}: give 'lark' or 'regex'")
+        raise bad(f"{where}.grammar.syntax", f"is {short(syntax)}: give 'lark' or 'regex'")
     if not isinstance(definition, str) or not definition.strip():
-        raise _bad(f"{where}.grammar.definition", f"is {_short(definition)}: give the grammar")
+        raise bad(f"{where}.grammar.definition", f"is {short(definition)}: give the grammar")
     if len(definition) > MAX_SCHEMA_BYTES:
-        raise _bad(f"{where}.grammar.definition", f"has {len(definition)} characters, and may "
+        raise bad(f"{where}.grammar.definition", f"has {len(definition)} characters, and may "
                    f"have {MAX_SCHEMA_BYTES}")
     return Tool(name, description, is_custom=True, syntax=syntax, definition=definition,
                 field=field)
@@ -121,11 +121,11 @@ def custom_tool(custom: Any, field: str) -> Tool:
 def check_tools(tools: Sequence[Tool], *, field: str = "tools") -> None:
     """Raises InvalidRequestError: too many, or two of one name."""
     if len(tools) > MAX_TOOLS:
-        raise _bad(field, f"has {len(tools)} entries, and may have {MAX_TOOLS}")
+        raise bad(field, f"has {len(tools)} entries, and may have {MAX_TOOLS}")
     seen: set[str] = set()
     for tool in tools:
         if tool.name in seen:
-            raise _bad(f"{tool.field}.name", f"is {tool.name!r}, which another tool has, too: "
+            raise bad(f"{tool.field}.name", f"is {tool.name!r}, which another tool has, too: "
                        "give each its own")
         seen.add(tool.name)
 
@@ -134,21 +134,21 @@ def check_choice(choice: ToolChoice, tools: Sequence[Tool], *, field: str = "too
     """Raises InvalidRequestError: a call is asked for and there is nothing to call, or a name is
     no tool's."""
     if choice.mode == "required" and not tools:
-        raise _bad(field, "asks for a call, but there are no tools: give tools, or leave it out")
+        raise bad(field, "asks for a call, but there are no tools: give tools, or leave it out")
     known = {tool.name for tool in tools}
     for name in choice.names or ():
         if name not in known:
-            raise _bad(field, f"names {_short(name)}, which is not among the tools"
+            raise bad(field, f"names {short(name)}, which is not among the tools"
                        + (f": {', '.join(sorted(known))[:200]}" if known else ""))
 
 
 def _name(given: dict[str, Any], field: str) -> str:
     name = given.get("name")
     if not isinstance(name, str) or not name:
-        raise _bad(f"{field}.name", "is missing: give the tool a name" if name is None
-                   else f"is {_short(name)}: give a text")
+        raise bad(f"{field}.name", "is missing: give the tool a name" if name is None
+                   else f"is {short(name)}: give a text")
     if len(name) > MAX_NAME_CHARS or _NAME.fullmatch(name) is None:
-        raise _bad(f"{field}.name", f"is {_short(name)}: give 1 to {MAX_NAME_CHARS} letters, "
+        raise bad(f"{field}.name", f"is {short(name)}: give 1 to {MAX_NAME_CHARS} letters, "
                    "digits, '_', '-' or '.'")
     return name
 
@@ -158,27 +158,18 @@ def _description(given: dict[str, Any], field: str) -> str:
     if text is None:
         return ""
     if not isinstance(text, str):
-        raise _bad(f"{field}.description", f"is a {_kind(text)}: give a text")
+        raise bad(f"{field}.description", f"is a {_kind(text)}: give a text")
     if len(text) > MAX_DESCRIPTION_CHARS:
-        raise _bad(f"{field}.description", f"has {len(text)} characters, and may have "
+        raise bad(f"{field}.description", f"has {len(text)} characters, and may have "
                    f"{MAX_DESCRIPTION_CHARS}")
     return text
 
 
 def _object(value: Any, field: str) -> None:
     if not isinstance(value, dict):
-        raise _bad(field, "is missing: give an object" if value is None
+        raise bad(field, "is missing: give an object" if value is None
                    else f"is a {_kind(value)}: give an object")
 
 
 def _kind(value: object) -> str:
     return type(value).__name__
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _bad(field: str, what: str) -> InvalidRequestError:
-    return InvalidRequestError(f"{field} {what}", param=field)

@@ -5,6 +5,7 @@ naming the block. Knows no template and no sampling.
 from collections.abc import Sequence
 from typing import Any
 
+from octavo.core.refusals import bad, short
 from octavo.errors import InvalidRequestError
 
 _ROLES = ("user", "assistant", "system")
@@ -18,15 +19,15 @@ _BLOCKS = {"user": _USER, "assistant": _ASSISTANT, "system": ("text",)}
 def chat_messages(messages: Sequence[Any], system: Any) -> list[dict[str, Any]]:
     """The conversation. Raises InvalidRequestError naming the place."""
     if not messages:
-        raise _bad("messages", "is empty: give at least one message")
+        raise bad("messages", "is empty: give at least one message")
     result = _system(system)
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
         if not isinstance(message, dict):
-            raise _bad(where, f"is a {_kind(message)}: give an object with role and content")
+            raise bad(where, f"is a {_kind(message)}: give an object with role and content")
         role = message.get("role")
         if role not in _ROLES:
-            raise _bad(f"{where}.role", f"is {_short(role)}: give one of {', '.join(_ROLES)}")
+            raise bad(f"{where}.role", f"is {short(role)}: give one of {', '.join(_ROLES)}")
         blocks = _blocks(message.get("content"), f"{where}.content", _BLOCKS[role])
         if role == "assistant":
             result.append(_assistant(blocks))
@@ -42,7 +43,7 @@ def continues(messages: Sequence[Any]) -> bool:
     if last.get("role") != "assistant":
         return False
     if last.get("tool_calls"):
-        raise _bad("messages", "ends with a tool_use block: give its tool_result in a message of "
+        raise bad("messages", "ends with a tool_use block: give its tool_result in a message of "
                    "the user")
     return bool(last["content"])
 
@@ -60,19 +61,19 @@ def _blocks(content: Any, where: str, kinds: Sequence[str]) -> list[dict[str, An
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     if not isinstance(content, list):
-        raise _bad(where, "is missing: give a text or a list of blocks" if content is None
+        raise bad(where, "is missing: give a text or a list of blocks" if content is None
                    else f"is a {_kind(content)}: give a text or a list of blocks")
     return [_block(block, f"{where}[{i}]", kinds) for i, block in enumerate(content)]
 
 
 def _block(block: Any, where: str, kinds: Sequence[str]) -> dict[str, Any]:
     if not isinstance(block, dict):
-        raise _bad(where, f"is a {_kind(block)}: give a block, an object with a type")
+        raise bad(where, f"is a {_kind(block)}: give a block, an object with a type")
     kind = block.get("type")
     if kind not in kinds:
         known = kind in _USER or kind in _ASSISTANT
         raise InvalidRequestError(
-            f"{where}.type is {_short(kind)}: " + (f"here stand {', '.join(kinds)} blocks" if known
+            f"{where}.type is {short(kind)}: " + (f"here stand {', '.join(kinds)} blocks" if known
                                                    else f"{_ONLY_TEXT} blocks only"),
             param=where)
     if kind == "text":
@@ -83,11 +84,11 @@ def _block(block: Any, where: str, kinds: Sequence[str]) -> dict[str, Any]:
         _text(block, "id", where)
         _text(block, "name", where)
         if not isinstance(block.get("input"), dict):
-            raise _bad(f"{where}.input", f"is {_short(block.get('input'))}: give an object")
+            raise bad(f"{where}.input", f"is {short(block.get('input'))}: give an object")
     elif kind == "tool_result":
         _text(block, "tool_use_id", where)
         if not isinstance(block.get("is_error"), (bool, type(None))):
-            raise _bad(f"{where}.is_error", f"is {_short(block['is_error'])}: give true or false")
+            raise bad(f"{where}.is_error", f"is {short(block['is_error'])}: give true or false")
         content = block.get("content")
         block = block | {"content": [] if content is None
                          else _blocks(content, f"{where}.content", ("text",))}
@@ -96,7 +97,7 @@ def _block(block: Any, where: str, kinds: Sequence[str]) -> dict[str, Any]:
 
 def _text(block: dict[str, Any], field: str, where: str) -> None:
     if not isinstance(block.get(field), str):
-        raise _bad(f"{where}.{field}", f"is {_short(block.get(field))}: give a text")
+        raise bad(f"{where}.{field}", f"is {short(block.get(field))}: give a text")
 
 
 def _assistant(blocks: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -136,12 +137,3 @@ def _call_id(given: str) -> str:
 
 def _kind(value: object) -> str:
     return type(value).__name__
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _bad(field: str, what: str) -> InvalidRequestError:
-    return InvalidRequestError(f"{field} {what}", param=field)

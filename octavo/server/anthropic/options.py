@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
+from octavo.core.refusals import bad, short
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.structured_outputs import StructuredOutputs
-from octavo.errors import InvalidRequestError
 from octavo.server.openai_tools import REASONING_EFFORTS
 from octavo.server.params import chat_params
 from octavo.server.planned import fields_named
@@ -45,13 +45,13 @@ def plan_of(asked: MessagesRequest, formats: ModelFormats) -> AnswerPlan:
 
 def _tool(given: Any, where: str) -> Tool:
     if not isinstance(given, dict):
-        raise _bad(where, f"is {_short(given)}: give an object")
+        raise bad(where, f"is {short(given)}: give an object")
     kind = given.get("type")
     if kind not in (None, "custom"):
-        raise _bad(f"{where}.type", f"is {_short(kind)}: this server runs no tools of its own, "
+        raise bad(f"{where}.type", f"is {short(kind)}: this server runs no tools of its own, "
                    "give tools with an input_schema, whose calls you run")
     if given.get("input_schema") is None:
-        raise _bad(f"{where}.input_schema", "is missing: give a JSON Schema of an object")
+        raise bad(f"{where}.input_schema", "is missing: give a JSON Schema of an object")
     function = {"name": given.get("name"), "description": given.get("description"),
                 "parameters": given["input_schema"], "strict": given.get("strict")}
     with fields_named({f"{where}.parameters": f"{where}.input_schema"}):
@@ -63,12 +63,12 @@ def _choice(given: Any) -> ToolChoice:
         return ToolChoice("auto")
     kind = given.get("type") if isinstance(given, dict) else None
     if kind not in _CHOICES:
-        raise _bad("tool_choice", f"is {_short(given)}: give an object whose type is "
+        raise bad("tool_choice", f"is {short(given)}: give an object whose type is "
                    "'auto', 'any', 'tool' or 'none'")
     single = given.get("disable_parallel_tool_use")
     if not isinstance(single, (bool, type(None))):
-        raise _bad("tool_choice.disable_parallel_tool_use",
-                   f"is {_short(single)}: give true or false")
+        raise bad("tool_choice.disable_parallel_tool_use",
+                   f"is {short(single)}: give true or false")
     if kind == "none":
         return ToolChoice("none")
     if kind == "auto":
@@ -79,7 +79,7 @@ def _choice(given: Any) -> ToolChoice:
         return ToolChoice("required", parallel=single is False)
     name = given.get("name")
     if not isinstance(name, str):
-        raise _bad("tool_choice.name", "is missing: name the tool")
+        raise bad("tool_choice.name", "is missing: name the tool")
     return ToolChoice("required", (name,), parallel=False)
 
 
@@ -90,13 +90,13 @@ def thinking_of(given: Any) -> Thinking:
         return Thinking()
     kind = given.get("type") if isinstance(given, dict) else None
     if kind not in _THINKING:
-        raise _bad("thinking.type" if isinstance(given, dict) else "thinking",
-                   f"is {_short(kind or given)}: give one of {', '.join(_THINKING)}")
+        raise bad("thinking.type" if isinstance(given, dict) else "thinking",
+                   f"is {short(kind or given)}: give one of {', '.join(_THINKING)}")
     budget, display = given.get("budget_tokens"), given.get("display")
     if budget is not None and (type(budget) is not int or budget < 1):
-        raise _bad("thinking.budget_tokens", f"is {_short(budget)}: give a number of tokens")
+        raise bad("thinking.budget_tokens", f"is {short(budget)}: give a number of tokens")
     if display not in _DISPLAYS:
-        raise _bad("thinking.display", f"is {_short(display)}: give 'summarized' or 'omitted'")
+        raise bad("thinking.display", f"is {short(display)}: give 'summarized' or 'omitted'")
     enabled = {"enabled": True, "disabled": False}.get(kind)
     return Thinking(enabled, shown=enabled is not False and display != "omitted")
 
@@ -120,20 +120,20 @@ def message_params(asked: MessagesRequest, request: ChatRequest, state: ServerSt
                    ) -> SamplingParams:
     """Raises InvalidRequestError naming the field."""
     if asked.max_tokens is None:
-        raise _bad("max_tokens", "is missing: it is required")
+        raise bad("max_tokens", "is missing: it is required")
     if asked.n != 1:
-        raise _bad("n", f"is {asked.n}: this API answers with one message")
+        raise bad("n", f"is {asked.n}: this API answers with one message")
     if asked.stop is not None and asked.stop_sequences is not None:
-        raise _bad("stop", "and stop_sequences are given: give one of them")
+        raise bad("stop", "and stop_sequences are given: give one of them")
     for name in ("prompt_logprobs", "return_token_ids"):
         if getattr(asked, name) not in (None, False):
-            raise _bad(name, "has no place in this API's answer: leave it out")
+            raise bad(name, "has no place in this API's answer: leave it out")
     params = chat_params(request, state)
     wanted = _form(asked)
     if wanted is None:
         return params
     if params.structured_outputs is not None:
-        raise _bad(params.structured_outputs.field, f"and {wanted.field} are given: give one of "
+        raise bad(params.structured_outputs.field, f"and {wanted.field} are given: give one of "
                    "them")
     return msgspec.structs.replace(params, structured_outputs=wanted)
 
@@ -143,7 +143,7 @@ def refuse_elsewhere(asked: MessagesRequest) -> None:
     for name, why in (("container", "this server runs no code"),
                       ("mcp_servers", "this server calls no others, run the tools yourself")):
         if getattr(asked, name):
-            raise _bad(name, f"is not accepted: {why}")
+            raise bad(name, f"is not accepted: {why}")
 
 
 def _form(asked: MessagesRequest) -> StructuredOutputs | None:
@@ -154,19 +154,19 @@ def _form(asked: MessagesRequest) -> StructuredOutputs | None:
     if not given:
         return None
     if len(given) > 1:
-        raise _bad("output_format", "and output_config.format are given: give one of them")
+        raise bad("output_format", "and output_config.format are given: give one of them")
     [(field, form)] = given.items()
     if not isinstance(form, dict) or form.get("type") != "json_schema":
-        raise _bad(field, f"is {_short(form)}: give {{'type': 'json_schema', 'schema': ...}}")
+        raise bad(field, f"is {short(form)}: give {{'type': 'json_schema', 'schema': ...}}")
     if form.get("schema") is None:
-        raise _bad(f"{field}.schema", "is missing: give a JSON Schema")
+        raise bad(f"{field}.schema", "is missing: give a JSON Schema")
     return StructuredOutputs(json=form["schema"], field=field)
 
 
 def _effort(asked: MessagesRequest) -> Any:
     effort = _config(asked).get("effort")
     if effort is not None and (effort == "none" or effort not in REASONING_EFFORTS):
-        raise _bad("output_config.effort", f"is {_short(effort)}: give one of "
+        raise bad("output_config.effort", f"is {short(effort)}: give one of "
                    f"{', '.join(e for e in REASONING_EFFORTS if e != 'none')}")
     return effort
 
@@ -176,14 +176,5 @@ def _config(asked: MessagesRequest) -> dict[str, Any]:
     if config is None:
         return {}
     if not isinstance(config, dict):
-        raise _bad("output_config", f"is {_short(config)}: give an object")
+        raise bad("output_config", f"is {short(config)}: give an object")
     return config
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _bad(field: str, what: str) -> InvalidRequestError:
-    return InvalidRequestError(f"{field} {what}", param=field)

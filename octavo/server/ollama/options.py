@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from octavo.core.refusals import bad, short
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.structured_outputs import StructuredOutputs
 from octavo.errors import InvalidRequestError, ModelNotFoundError
@@ -61,7 +62,7 @@ def chat_request(asked: OllamaRequest, messages: list[Any], state: ServerState) 
                           strict=state.section.strict_params, where="options.")
     for name, neutral in _NEUTRAL.items():
         if getattr(given, name) not in (None, neutral):
-            raise _bad(f"options.{name}", f"is {getattr(given, name)}: this sampler has no such "
+            raise bad(f"options.{name}", f"is {getattr(given, name)}: this sampler has no such "
                        "step, leave it out")
     # -1 and -2 mean without end, and until the context is full: here they are the same
     bound = None if given.num_predict in (-1, -2) else given.num_predict
@@ -82,10 +83,10 @@ def _set_thinking(request: ChatRequest, think: Any, state: ServerState) -> None:
         request.reasoning_effort = "none"
         return
     if think is not True and think not in REASONING_EFFORTS[1:]:
-        raise _bad("think", f"is {_short(think)}: give true, false, or one of "
+        raise bad("think", f"is {short(think)}: give true, false, or one of "
                    f"{', '.join(REASONING_EFFORTS[1:])}")
     if not state.formats.reasoning:
-        raise _bad("think", f"is {_short(think)}, and {state.names[0]!r} does not support thinking")
+        raise bad("think", f"is {short(think)}, and {state.names[0]!r} does not support thinking")
     request.chat_template_kwargs = {"enable_thinking": True, "thinking": True}
     if think is not True:
         request.reasoning_effort = think
@@ -104,7 +105,7 @@ def sampling_params(asked: OllamaRequest, request: ChatRequest, state: ServerSta
     elif isinstance(form, dict):
         wanted = StructuredOutputs(json=form, field="format")
     else:
-        raise _bad("format", f"is {_short(form)}: give 'json' or a JSON Schema")
+        raise bad("format", f"is {short(form)}: give 'json' or a JSON Schema")
     return msgspec.structs.replace(params, structured_outputs=wanted)
 
 
@@ -117,7 +118,7 @@ def check_keep_alive(given: Any) -> bool:
         return re.search("[1-9]", given) is not None
     if isinstance(given, (int, float)) and not isinstance(given, bool):
         return given != 0
-    raise _bad("keep_alive", f"is {_short(given)}: give seconds, or a text like '5m'")
+    raise bad("keep_alive", f"is {short(given)}: give seconds, or a text like '5m'")
 
 
 def refuse_generate(asked: OllamaGenerateRequest) -> None:
@@ -130,9 +131,9 @@ def refuse_generate(asked: OllamaGenerateRequest) -> None:
         ("steps", "this server makes no images"),
     ):
         if getattr(asked, name):
-            raise _bad(name, f"is not accepted: {why}")
+            raise bad(name, f"is not accepted: {why}")
     if asked.raw and (asked.system or asked.context):
-        raise _bad("raw", "mode takes no system and no context: put them into the prompt")
+        raise bad("raw", "mode takes no system and no context: put them into the prompt")
 
 
 def chat_messages(asked: OllamaChatRequest) -> list[Any]:
@@ -143,14 +144,14 @@ def chat_messages(asked: OllamaChatRequest) -> list[Any]:
     for index, message in enumerate(asked.messages or ()):
         where = f"messages[{index}]"
         if not isinstance(message, dict):
-            raise _bad(where, f"is {_short(message)}: give an object with role and content")
+            raise bad(where, f"is {short(message)}: give an object with role and content")
         role, content = message.get("role"), message.get("content") or ""
         if role not in _ROLES:
-            raise _bad(f"{where}.role", f"is {_short(role)}: give one of {', '.join(_ROLES)}")
+            raise bad(f"{where}.role", f"is {short(role)}: give one of {', '.join(_ROLES)}")
         if not isinstance(content, str):
-            raise _bad(f"{where}.content", f"is {_short(content)}: give a text")
+            raise bad(f"{where}.content", f"is {short(content)}: give a text")
         if message.get("images"):
-            raise _bad(f"{where}.images", "is not accepted: this server only takes text")
+            raise bad(f"{where}.images", "is not accepted: this server only takes text")
         turn: dict[str, Any] = {"role": role, "content": content}
         if isinstance(message.get("thinking"), str):
             turn["reasoning"] = message["thinking"]
@@ -169,16 +170,16 @@ def chat_messages(asked: OllamaChatRequest) -> list[Any]:
 
 def _calls(given: Any, where: str, first: int) -> list[dict[str, Any]]:
     if not isinstance(given, Sequence) or isinstance(given, str):
-        raise _bad(where, f"is {_short(given)}: give a list of calls")
+        raise bad(where, f"is {short(given)}: give a list of calls")
     calls = []
     for index, call in enumerate(given):
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise _bad(f"{where}[{index}].function.name", "is missing: name the tool")
+            raise bad(f"{where}[{index}].function.name", "is missing: name the tool")
         arguments = function.get("arguments") or {}
         if not isinstance(arguments, dict):
-            raise _bad(f"{where}[{index}].function.arguments",
-                       f"is {_short(arguments)}: give an object")
+            raise bad(f"{where}[{index}].function.arguments",
+                       f"is {short(arguments)}: give an object")
         calls.append({"id": _call_id(first + index), "type": "function", "function": {
             "name": function["name"], "arguments": arguments}})
     return calls
@@ -187,12 +188,3 @@ def _calls(given: Any, where: str, first: int) -> list[dict[str, Any]]:
 def _call_id(number: int) -> str:
     """Nine letters and digits, which every template takes."""
     return f"call{number % 100_000:05d}"
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _bad(field: str, what: str) -> InvalidRequestError:
-    return InvalidRequestError(f"{field} {what}", param=field)

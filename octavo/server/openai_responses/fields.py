@@ -5,8 +5,8 @@ response repeats. Knows no engine, no items and no HTTP.
 from collections.abc import Sequence
 from typing import Any
 
+from octavo.core.refusals import bad, short
 from octavo.core.structured_outputs import StructuredOutputs
-from octavo.errors import InvalidRequestError
 from octavo.server.openai_tools import REASONING_EFFORTS, choice_of, tools_of
 from octavo.server.protocol.response_request import InputTokensRequest, ResponseRequest
 from octavo.tools.definitions import Tool, check_choice
@@ -33,37 +33,37 @@ def refuse_conversation(request: ResponseRequest | InputTokensRequest) -> None:
         ("chat_template", "only the server sets it, with --chat-template FILE"),
     ):
         if getattr(request, name):
-            raise _bad(name, f"is not supported: {why}")
+            raise bad(name, f"is not supported: {why}")
     if request.truncation not in (None, "auto", "disabled"):
-        raise _bad("truncation", f"is {_short(request.truncation)}: give 'auto' or 'disabled'")
+        raise bad("truncation", f"is {short(request.truncation)}: give 'auto' or 'disabled'")
 
 
 def refuse_create(request: ResponseRequest) -> None:
     """What a response may not ask for beyond that. Raises InvalidRequestError naming the field."""
     if request.background:
-        raise _bad("background", "is true: responses are made while the client waits, set it to "
+        raise bad("background", "is true: responses are made while the client waits, set it to "
                    "false (and stream=true to see them grow)")
     if request.moderation:
-        raise _bad("moderation", "is not supported: this server moderates nothing")
+        raise bad("moderation", "is not supported: this server moderates nothing")
     for name in ("max_tokens", "max_completion_tokens"):
         if getattr(request, name) is not None:
-            raise _bad(name, "is a field of chat completions: here it is max_output_tokens")
+            raise bad(name, "is a field of chat completions: here it is max_output_tokens")
     if request.response_format is not None:
-        raise _bad("response_format", "is a field of chat completions: here it is text.format")
+        raise bad("response_format", "is a field of chat completions: here it is text.format")
     if request.n != 1:
-        raise _bad("n", f"is {request.n}: a response has one output, send several requests")
+        raise bad("n", f"is {request.n}: a response has one output, send several requests")
     for name in ("prompt_logprobs", "return_token_ids"):
         if getattr(request, name):
-            raise _bad(name, "has no place in a response: use /v1/chat/completions")
+            raise bad(name, "has no place in a response: use /v1/chat/completions")
     for name in ("max_output_tokens", "max_tool_calls"):
         value = getattr(request, name)
         if value is not None and value < 1:
-            raise _bad(name, f"is {value}: give at least 1")
+            raise bad(name, f"is {value}: give at least 1")
     for name in ("user", "safety_identifier", "prompt_cache_key", "service_tier"):
         if len(getattr(request, name) or "") > _MAX_LABEL_CHARS:
-            raise _bad(name, f"is longer than {_MAX_LABEL_CHARS} characters")
+            raise bad(name, f"is longer than {_MAX_LABEL_CHARS} characters")
     if request.prompt_cache_retention not in (None, "in_memory", "24h"):
-        raise _bad("prompt_cache_retention", f"is {_short(request.prompt_cache_retention)}: give "
+        raise bad("prompt_cache_retention", f"is {short(request.prompt_cache_retention)}: give "
                    "'in_memory' or '24h'")
     _check_metadata(request.metadata or {})
 
@@ -74,7 +74,7 @@ def num_logprobs(request: ResponseRequest) -> int | None:
     asked = request.include or ()
     for index, name in enumerate(asked):
         if name not in _INCLUDABLE:
-            raise _bad(f"include[{index}]", f"is {_short(name)}: give some of "
+            raise bad(f"include[{index}]", f"is {short(name)}: give some of "
                        f"{', '.join(_INCLUDABLE)}")
     if _LOGPROBS in asked or request.top_logprobs:
         return request.top_logprobs or 0
@@ -93,26 +93,26 @@ def text_format(text: dict[str, Any] | None) -> StructuredOutputs | None:
     """The form that `text` asks for; None for free text. Raises InvalidRequestError."""
     verbosity = (text or {}).get("verbosity")
     if verbosity not in (None, *_VERBOSITIES):
-        raise _bad("text.verbosity", f"is {_short(verbosity)}: give one of "
+        raise bad("text.verbosity", f"is {short(verbosity)}: give one of "
                    f"{', '.join(_VERBOSITIES)}")
     field = "text.format"
     given = (text or {}).get("format")
     if given is None:
         return None
     if not isinstance(given, dict):
-        raise _bad(field, f"is {_short(given)}: give an object")
+        raise bad(field, f"is {short(given)}: give an object")
     kind = given.get("type")
     if kind == "text":
         return None
     if kind == "json_object":
         return StructuredOutputs(json_object=True, field=field)
     if kind != "json_schema":
-        raise _bad(f"{field}.type", f"is {_short(kind)}: give 'text', 'json_object' or "
+        raise bad(f"{field}.type", f"is {short(kind)}: give 'text', 'json_object' or "
                    "'json_schema'")
     if given.get("schema") is None:
-        raise _bad(f"{field}.schema", "is missing: give a JSON Schema")
+        raise bad(f"{field}.schema", "is missing: give a JSON Schema")
     if not isinstance(given.get("strict"), (bool, type(None))):
-        raise _bad(f"{field}.strict", f"is {_short(given['strict'])}: give true or false; the "
+        raise bad(f"{field}.strict", f"is {short(given['strict'])}: give true or false; the "
                    "schema is enforced either way")
     return StructuredOutputs(json=given["schema"], field=field)
 
@@ -122,11 +122,11 @@ def reasoning_effort(request: ResponseRequest | InputTokensRequest) -> str | Non
     given = request.reasoning or {}
     effort = given.get("effort")
     if effort not in (None, *REASONING_EFFORTS):
-        raise _bad("reasoning.effort", f"is {_short(effort)}: give one of "
+        raise bad("reasoning.effort", f"is {short(effort)}: give one of "
                    f"{', '.join(REASONING_EFFORTS)}")
     for name in ("summary", "generate_summary"):
         if given.get(name) not in (None, *_SUMMARIES):
-            raise _bad(f"reasoning.{name}", f"is {_short(given[name])}: give one of "
+            raise bad(f"reasoning.{name}", f"is {short(given[name])}: give one of "
                        f"{', '.join(_SUMMARIES)}; reasoning comes whole, not as a summary")
     return effort
 
@@ -161,20 +161,11 @@ def _echoed_custom(tool: Tool) -> dict[str, Any]:
 
 def _check_metadata(metadata: dict[str, Any]) -> None:
     if len(metadata) > _MAX_METADATA:
-        raise _bad("metadata", f"has {len(metadata)} entries, and may have {_MAX_METADATA}")
+        raise bad("metadata", f"has {len(metadata)} entries, and may have {_MAX_METADATA}")
     for key, value in metadata.items():
         if len(key) > _MAX_KEY_CHARS:
-            raise _bad("metadata", f"has the key {_short(key)}, longer than {_MAX_KEY_CHARS} "
+            raise bad("metadata", f"has the key {short(key)}, longer than {_MAX_KEY_CHARS} "
                        "characters")
         if not isinstance(value, str) or len(value) > _MAX_VALUE_CHARS:
-            raise _bad("metadata", f"has {_short(value)} under {_short(key)}: give a text of at "
+            raise bad("metadata", f"has {short(value)} under {short(key)}: give a text of at "
                        f"most {_MAX_VALUE_CHARS} characters")
-
-
-def _bad(field: str, what: str) -> InvalidRequestError:
-    return InvalidRequestError(f"{field} {what}", param=field)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

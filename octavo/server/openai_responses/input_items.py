@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from octavo.errors import InvalidRequestError
+from octavo.core.refusals import bad, short
 
 Item = dict[str, Any]
 
@@ -33,15 +33,15 @@ def input_items(given: Any, *, find: Callable[[str], Item | None] = lambda item_
     if isinstance(given, str):
         return [_message({"role": "user", "content": given}, "input")]
     if not isinstance(given, list):
-        raise _bad("input", f"is {_short(given)}: give a text or a list of items")
+        raise bad("input", f"is {short(given)}: give a text or a list of items")
     if len(given) > MAX_ITEMS:
-        raise _bad("input", f"has {len(given)} items, and may have {MAX_ITEMS}")
+        raise bad("input", f"has {len(given)} items, and may have {MAX_ITEMS}")
     return [_item(item, f"input[{index}]", find) for index, item in enumerate(given)]
 
 
 def _item(item: Any, where: str, find: Callable[[str], Item | None]) -> Item:
     if not isinstance(item, dict):
-        raise _bad(where, f"is {_short(item)}: give an object")
+        raise bad(where, f"is {short(item)}: give an object")
     kind = item.get("type")
     if kind is None and ("role" in item or "id" in item):
         kind = "message" if "role" in item else _REFERENCE
@@ -49,27 +49,27 @@ def _item(item: Any, where: str, find: Callable[[str], Item | None]) -> Item:
         item_id = item.get("id")
         found = find(item_id) if isinstance(item_id, str) else None
         if found is None:
-            raise _bad(f"{where}.id", f"is {_short(item_id)}: no item of that id is kept here, "
+            raise bad(f"{where}.id", f"is {short(item_id)}: no item of that id is kept here, "
                        "send the item itself")
         return _item(found, where, find)
     make = _KINDS.get(kind) if isinstance(kind, str) else None
     if make is None:
-        raise _bad(f"{where}.type", "is missing: give the item's type" if kind is None else
-                   f"is {_short(kind)}: this server takes {', '.join(_KINDS)}, {_REFERENCE}")
+        raise bad(f"{where}.type", "is missing: give the item's type" if kind is None else
+                   f"is {short(kind)}: this server takes {', '.join(_KINDS)}, {_REFERENCE}")
     return make(item, where)
 
 
 def _message(item: Item, where: str) -> Item:
     role = item.get("role")
     if role not in _ROLES:
-        raise _bad(f"{where}.role", f"is {_short(role)}: give one of {', '.join(_ROLES)}")
+        raise bad(f"{where}.role", f"is {short(role)}: give one of {', '.join(_ROLES)}")
     content = item.get("content")
     if content is None:
-        raise _bad(f"{where}.content", "is missing: give a text or a list of parts")
+        raise bad(f"{where}.content", "is missing: give a text or a list of parts")
     kind = "output_text" if role == "assistant" else "input_text"
     parts: list[Any] = [{"type": kind, "text": content}] if isinstance(content, str) else content
     if not isinstance(parts, list):
-        raise _bad(f"{where}.content", f"is {_short(content)}: give a text or a list of parts")
+        raise bad(f"{where}.content", f"is {short(content)}: give a text or a list of parts")
     full = [_part(part, f"{where}.content[{i}]", kind) for i, part in enumerate(parts)]
     return {"id": _id(item, where, "msg"), "type": "message", "status": _status(item, where),
             "role": role, "content": full}
@@ -87,22 +87,22 @@ def _part(part: Any, where: str, kind: str) -> Item:
 
 def _part_text(part: Any, where: str) -> str:
     if not isinstance(part, dict):
-        raise _bad(where, f"is {_short(part)}: give a part, as "
+        raise bad(where, f"is {short(part)}: give a part, as "
                    '{"type": "input_text", "text": "..."}')
     kind = part.get("type")
     key = _TEXT_PARTS.get(kind) if isinstance(kind, str) else None
     if key is None:
-        raise _bad(f"{where}.type", f"is {_short(kind)}: this server reads text only")
+        raise bad(f"{where}.type", f"is {short(kind)}: this server reads text only")
     text = part.get(key)
     if not isinstance(text, str):
-        raise _bad(f"{where}.{key}", f"is {_short(text)}: give a text")
+        raise bad(f"{where}.{key}", f"is {short(text)}: give a text")
     return text
 
 
 def _function_call(item: Item, where: str) -> Item:
     arguments = item.get("arguments")
     if not isinstance(arguments, str) or not is_object(arguments):
-        raise _bad(f"{where}.arguments", f"is {_short(arguments)}: give a JSON object as text")
+        raise bad(f"{where}.arguments", f"is {short(arguments)}: give a JSON object as text")
     return {"id": _id(item, where, "fc"), "type": "function_call",
             "status": _status(item, where), "call_id": _text(item, "call_id", where),
             "name": _text(item, "name", where), "arguments": arguments}
@@ -111,7 +111,7 @@ def _function_call(item: Item, where: str) -> Item:
 def _custom_call(item: Item, where: str) -> Item:
     text = item.get("input")
     if not isinstance(text, str):
-        raise _bad(f"{where}.input", f"is {_short(text)}: give a text")
+        raise bad(f"{where}.input", f"is {short(text)}: give a text")
     return {"id": _id(item, where, "ctc"), "type": "custom_tool_call",
             "status": _status(item, where), "call_id": _text(item, "call_id", where),
             "name": _text(item, "name", where), "input": text}
@@ -124,7 +124,7 @@ def _result(prefix: str) -> Callable[[Item, str], Item]:
             output = [_part(part, f"{where}.output[{i}]", "input_text")
                       for i, part in enumerate(output)]
         elif not isinstance(output, str):
-            raise _bad(f"{where}.output", f"is {_short(output)}: give a text or a list of parts")
+            raise bad(f"{where}.output", f"is {short(output)}: give a text or a list of parts")
         return {"id": _id(item, where, prefix), "type": item["type"],
                 "status": _status(item, where), "call_id": _text(item, "call_id", where),
                 "output": output}
@@ -137,11 +137,11 @@ def _reasoning(item: Item, where: str) -> Item:
     for name, kind in (("summary", "summary_text"), ("content", "reasoning_text")):
         parts = item.get(name)
         if not isinstance(parts, (list, type(None))):
-            raise _bad(f"{where}.{name}", f"is {_short(parts)}: give a list of parts")
+            raise bad(f"{where}.{name}", f"is {short(parts)}: give a list of parts")
         full[name] = [{"type": kind, "text": _part_text(part, f"{where}.{name}[{i}]")}
                       for i, part in enumerate(parts or ())]
     if item.get("encrypted_content") is not None and not (full["summary"] or full["content"]):
-        raise _bad(f"{where}.encrypted_content", "can only be read by the server that wrote it: "
+        raise bad(f"{where}.encrypted_content", "can only be read by the server that wrote it: "
                    "give the reasoning as content, or leave the item out")
     return full
 
@@ -238,7 +238,7 @@ def _id(item: Item, where: str, prefix: str) -> str:
     if given is None:
         return f"{prefix}_{secrets.token_hex(24)}"
     if not isinstance(given, str) or not 0 < len(given) <= 128:
-        raise _bad(f"{where}.id", f"is {_short(given)}: give a text of 1 to 128 characters, or "
+        raise bad(f"{where}.id", f"is {short(given)}: give a text of 1 to 128 characters, or "
                    "leave it out")
     return given
 
@@ -248,7 +248,7 @@ def _status(item: Item, where: str) -> str:
     if given is None:
         return "completed"
     if given not in _STATUSES:
-        raise _bad(f"{where}.status", f"is {_short(given)}: give one of {', '.join(_STATUSES)}, "
+        raise bad(f"{where}.status", f"is {short(given)}: give one of {', '.join(_STATUSES)}, "
                    "or leave it out")
     return str(given)
 
@@ -256,8 +256,8 @@ def _status(item: Item, where: str) -> str:
 def _text(item: Item, name: str, where: str) -> str:
     value = item.get(name)
     if not isinstance(value, str) or not value:
-        raise _bad(f"{where}.{name}", "is missing: give a text" if value is None else
-                   f"is {_short(value)}: give a text")
+        raise bad(f"{where}.{name}", "is missing: give a text" if value is None else
+                   f"is {short(value)}: give a text")
     return value
 
 
@@ -269,12 +269,3 @@ def is_object(text: str) -> bool:
         return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
         return False
-
-
-def _bad(field: str, what: str) -> InvalidRequestError:
-    return InvalidRequestError(f"{field} {what}", param=field)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
