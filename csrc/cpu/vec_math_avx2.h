@@ -247,23 +247,8 @@ inline int32_t sum16(const int8_t* p) {
   const __m128i sums = _mm_sad_epu8(plus128, _mm_setzero_si128());
   return _mm_cvtsi128_si32(_mm_add_epi32(sums, _mm_unpackhi_epi64(sums, sums))) - 16 * 128;
 }
-// Of 16 groups of 32 signed bytes: lane g of low = the sum of the first half of group g, of sum = that
-// of the group.
-inline void half_sums(const int8_t* bytes, IVec& low, IVec& sum) {
-  int32_t lows[16], sums[16];
-  for (int g = 0; g < 16; ++g) {
-    lows[g] = sum16(bytes + 32 * g);
-    sums[g] = lows[g] + sum16(bytes + 32 * g + 16);
-  }
-  low = load_i32(lows);
-  sum = load_i32(sums);
-}
-// Lane r of the result is the maximum of the 16 lanes of row r, rows being 16 x 16 values.
-inline IVec row_imax(const float* rows) {
-  int32_t lanes[16];
-  for (int r = 0; r < 16; ++r) lanes[r] = fold_imax(load_i32(rows + 16 * r));
-  return load_i32(lanes);
-}
 
 }  // namespace avx2
 }  // namespace octavo
+
+#include "cpu/vec_folds.h"
