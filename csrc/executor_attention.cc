@@ -86,9 +86,9 @@ size_t Executor::merge_tiles(AttentionWork& work) const {
   return used;
 }
 
-// An item for the group's split, or a split more for the item of the same rows before it. Left out, to be done alone: tiles whose merged splits would not be
-// one run (prefixes are shared from the beginning, so there are none in practice), and those for
-// whose partial results there is no room.
+// An item for the group's split, or a split more for the item of the same rows before it. Left out,
+// to be done alone: tiles whose merged splits would not be one run (prefixes are shared from the
+// beginning, so there are none in practice), and those for whose partial results there is no room.
 void Executor::merge_group(AttentionWork& work, const SharedSplit& group,
                            const std::vector<int32_t>& members,
                            const std::vector<int32_t>& tile_of, size_t& used) const {

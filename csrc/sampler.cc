@@ -15,8 +15,9 @@
 //     Philox (philox.h): it depends on (seed, sample index, position, token id) alone.
 //  No id left (all banned or NaN): sampled = -1; the caller fails that request.
 //  Logprob, rank and alternatives are of the logits as they came in: log-softmax over 2^-40 weights;
-//  rank = 1 + ids before it in the order of 4 (the vocabulary's size at -inf); alternatives in that order, those at -inf left out
-//  (id -1, logprob -inf fill up). A row with report ids lists these in their given order instead.
+//  rank = 1 + ids before it in the order of 4 (the vocabulary's size at -inf); alternatives in that
+//  order, those at -inf left out (id -1, logprob -inf fill up). A row with report ids lists these in
+//  their given order instead.
 #include "octavo/kernels.h"
 
 #include <algorithm>

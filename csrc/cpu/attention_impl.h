@@ -139,8 +139,8 @@ void attention(const AttentionArgs* args) {
     const int left = total - first;
     QueryBlock block;
     const int count = left < kAttentionQueries ? left : kAttentionQueries;
-    set_up_block(*args, first, count, scratch + attention_working_floats(count, args->layout->head_dim),
-                 block);
+    float* totals = scratch + attention_working_floats(count, args->layout->head_dim);
+    set_up_block(*args, first, count, totals, block);
     switch (args->layout->dtype) {
       case KVDtype::kF32: attend_float<KVDtype::kF32>(*args, block, scratch); break;
       case KVDtype::kBF16: attend_float<KVDtype::kBF16>(*args, block, scratch); break;

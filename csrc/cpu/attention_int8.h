@@ -54,7 +54,7 @@ static void quantize_query(Query& query, int dim, float scale, int32_t* group, i
 // Scores of queries first .. first + NQ - 1 against NT tiles. PF: also prefetches later K tiles, and
 // V of these tiles, of which add_weighted will want all at once.
 template <int NQ, int NT, bool PF>
-__attribute__((noinline)) static void dot_tiles(const Int8Group& group, int first, const Split& split, int tile, int dim) {
+static void dot_tiles(const Int8Group& group, int first, const Split& split, int tile, int dim) {
   IVec acc[NQ][NT];
 #pragma GCC unroll 8
   for (int i = 0; i < NQ; ++i) {
@@ -146,7 +146,7 @@ static inline void weigh_tiles(Query& query, const Split& split, float* p, int f
 }
 
 // Scores of one query to weights as multiples of their tile's scale.
-__attribute__((noinline)) static void weigh(Query& query, const Split& split, const Int8Group& group, int slot,
+static void weigh(Query& query, const Split& split, const Int8Group& group, int slot,
                   float softcap) {
   float* p = group.p + slot * kSplit;
   const bool seen = split.has(query);
