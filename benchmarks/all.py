@@ -57,9 +57,8 @@ def parts(models: Path, out: Path, venvs: tuple[str, ...], *, quick: bool,
         Part("growth", ("benchmarks.growth", *venvs, *files(_MAIN), "--peers",
                         "llama-cpp-python", "-r", "1" if quick else "2", "--plot",
                         str(out / "growth.svg"), *(["--short"] if quick else []), "--json")),
+        Part("robustness", ("benchmarks.robustness", *first, "--json")),
     ]
-    if (ROOT / "benchmarks" / "robustness.py").exists():
-        found.append(Part("robustness", ("benchmarks.robustness", *first, "--json")))
     if with_vllm:
         found.append(compare("vllm", "smoke" if quick else "once", files((), folder=True),
                              "--peers", "vllm"))

@@ -1,8 +1,8 @@
 """`python -m benchmarks.shared_prefix`: many sequences over one prefix, shared or copied.
 
 Decode of N sequences whose prompts begin with the same tokens: over one set of KV blocks, and with
-the prefix cache off over N copies of them. Where the engine can merge reads of shared blocks, with
-that on and off. The tokens drawn must be the same in every variant. Variants alternate.
+the prefix cache off over N copies of them; the shared ones with merged reads of shared blocks, and
+without. The tokens drawn must be the same in every variant. Variants alternate.
 """
 
 import contextlib
@@ -18,39 +18,23 @@ from octavo.config_resolve import EngineArgs
 from octavo.engine.factory import resolve_args
 
 _SUFFIX_TOKENS = 16
-# parts of the name of an EngineArgs switch that merges reads of shared blocks, or forbids it
-_MERGE_WORDS = ("cascade", "merge")
 
 
 @dataclasses.dataclass(slots=True, frozen=True)
 class Variant:
-    """One engine. switch: the EngineArgs field set to `value`, None for the engine's default."""
+    """One engine."""
 
     name: str
     enable_prefix_caching: bool
-    switch: str | None = None
-    value: bool = False
+    merge_shared_prefix: bool
 
 
-def variants(switch: str | None) -> list[Variant]:
-    """Those to compare; shared first, private last."""
-    found = [Variant("shared", True), Variant("private", False)]
-    if switch is not None:
-        default = _default_of(switch)
-        merges = default != switch.startswith("disable")
-        found.insert(1, Variant(f"shared, reads {'not ' if merges else ''}merged", True, switch,
-                                not default))
-    return found
-
-
-def merge_switch() -> str | None:
-    """The EngineArgs field that switches merged reads; None where there is none."""
-    names = [field.name for field in dataclasses.fields(EngineArgs)]
-    return next((n for n in names for word in _MERGE_WORDS if word in n), None)
-
-
-def _default_of(switch: str) -> bool:
-    return next(bool(f.default) for f in dataclasses.fields(EngineArgs) if f.name == switch)
+# shared first, private last
+VARIANTS = (
+    Variant("shared", enable_prefix_caching=True, merge_shared_prefix=True),
+    Variant("shared, reads not merged", enable_prefix_caching=True, merge_shared_prefix=False),
+    Variant("private", enable_prefix_caching=False, merge_shared_prefix=True),
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -67,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     case = Case("tg", total, args.sequences, context)
     with contextlib.ExitStack() as stack:
         benches = [(variant, stack.enter_context(_bench(args, variant, case)))
-                   for variant in variants(merge_switch())]
+                   for variant in VARIANTS]
         outcome = _measure(benches, case, args.prefix, args.tokens, args.repetitions)
     write_json(args.json, "shared-prefix", {
         "facts": facts(before), "model": model_path(args.model), "threads": args.threads,
@@ -80,10 +64,8 @@ def _bench(args: Any, variant: Variant, case: Case) -> EngineBench:
     blocks = case.sequences * (-(-(case.context + case.tokens) // 16) + 8)
     wanted = EngineArgs(model=model_path(args.model), num_threads=args.threads,
                         max_num_seqs=case.sequences, max_model_len=case.context + case.tokens + 64,
-                        allow_long_max_model_len=True, num_blocks=blocks)
-    if variant.switch is not None:
-        switches: dict[str, Any] = {variant.switch: variant.value}
-        wanted = dataclasses.replace(wanted, **switches)
+                        allow_long_max_model_len=True, num_blocks=blocks,
+                        merge_shared_prefix=variant.merge_shared_prefix)
     return EngineBench(resolve_args(wanted).config,
                        enable_prefix_caching=variant.enable_prefix_caching)
 
