@@ -10,9 +10,7 @@ why. Engines run in processes of their own, driven over their standard input; kn
 import argparse
 import contextlib
 import dataclasses
-import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -21,6 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import facts, write_json
+from benchmarks.server_process import ServerProcess
 from octavo.bench.process_cpu import tree_cpu_s
 from octavo.machine import machine_facts
 
@@ -31,7 +31,6 @@ _IDLE_S = 10.0
 # A measurement goes on for at least so long: several of the scheduler's periods of 100 ms.
 _MEASURE_S = 0.6
 _PERIOD_US = 100_000
-_READY_S = 60.0
 
 
 @dataclasses.dataclass(slots=True, frozen=True)
@@ -222,8 +221,10 @@ def idle(model: str, rounds: int) -> list[Finding]:
     with Engine(model) as engine:
         engine.ask("decode")
         found.append(_idle_finding("engine", engine.process.pid))
-    with _server(model) as pid:
-        found.append(_idle_finding("server", pid))
+    with ServerProcess(model, "--max-model-len", "1024") as server:
+        server.wait_ready()
+        server.complete("Hello", 4)
+        found.append(_idle_finding("server", server.pid))
     return found
 
 
@@ -234,36 +235,6 @@ def _idle_finding(name: str, pid: int) -> Finding:
     used = tree_cpu_s(pid) - before
     return Finding("idle", name, used / (time.monotonic() - started), 0.005, at_least=False,
                    note=f"{used:.2f} CPU-seconds in {_IDLE_S:.0f} s")
-
-
-@contextlib.contextmanager
-def _server(model: str) -> Iterator[int]:
-    """A server that has answered one request; yields its process id."""
-    import urllib.request
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "octavo.cli.main", "serve", model, "--port", str(port),
-         "--max-model-len", "1024"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        body = json.dumps({"prompt": "Hello", "max_tokens": 4}).encode()
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{port}/v1/completions", body, {"Content-Type": "application/json"})
-        deadline = time.monotonic() + _READY_S
-        while True:
-            try:
-                urllib.request.urlopen(request, timeout=_READY_S).read()
-                break
-            except OSError:
-                if time.monotonic() > deadline or process.poll() is not None:
-                    raise
-                time.sleep(0.2)
-        yield process.pid
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
 
 
 CASES: dict[str, Callable[[str, int], list[Finding]]] = {
@@ -297,12 +268,11 @@ def main(argv: list[str] | None = None) -> int:
     unknown = [name for name in names if name not in CASES]
     if unknown:
         parser.error(f"no case {unknown[0]}: choose from {', '.join(CASES)}")
+    before = os.getloadavg()[0]
     findings = [f for name in names for f in CASES[name](args.model, args.rounds)]
     print(table_text(findings))
-    if args.json is not None:
-        rows = [{**dataclasses.asdict(f), "holds": f.holds} for f in findings]
-        args.json.write_text(json.dumps({"load_average": os.getloadavg(), "findings": rows},
-                                        indent=1) + "\n")
+    write_json(args.json, "robustness", {"facts": facts(before), "findings": [
+        {**dataclasses.asdict(f), "holds": f.holds} for f in findings]})
     return 1 if any(f.holds is False for f in findings) else 0
 
 

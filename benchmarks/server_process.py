@@ -1,6 +1,7 @@
 """`octavo serve` as a child process, for benchmarks. A context manager."""
 
 import contextlib
+import json
 import signal
 import socket
 import subprocess
@@ -63,6 +64,18 @@ class ServerProcess:
         self._log.seek(0)
         raise RuntimeError("the server did not get ready: "
                            + self._log.read()[-500:].decode("utf-8", "replace"))
+
+    def complete(self, prompt: str, tokens: int) -> None:
+        """One completion of so many tokens."""
+        with urllib.request.urlopen(f"{self.base_url}/v1/models", timeout=10) as answer:
+            name = json.load(answer)["data"][0]["id"]
+        body = {"model": name, "prompt": prompt, "max_tokens": tokens, "temperature": 0,
+                "ignore_eos": True}
+        request = urllib.request.Request(
+            f"{self.base_url}/v1/completions", json.dumps(body).encode(),
+            {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=_START_TIMEOUT_S) as answer:
+            assert json.load(answer)["usage"]["completion_tokens"] == tokens
 
 
 def _free_port() -> int:

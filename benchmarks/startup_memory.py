@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +99,7 @@ def _start_llm(model: str) -> float:
 def _start_serve(model: str) -> float:
     with ServerProcess(model) as server:
         server.wait_ready()
-        _complete(server, "The capital of France is", 1)
+        server.complete("The capital of France is", 1)
         return time.perf_counter() - server.started
 
 
@@ -118,7 +117,7 @@ def _peak_serve(model: str) -> int:
     with (ServerProcess(model, "--kv-cache-memory-bytes", str(KV_BYTES)) as server,
           PssWatch(server.pid) as watch):
         server.wait_ready()
-        threads = [threading.Thread(target=_complete, args=(server, prompt, _FILLER_TOKENS))
+        threads = [threading.Thread(target=server.complete, args=(prompt, _FILLER_TOKENS))
                    for prompt in _fillers()]
         for thread in threads:
             thread.start()
@@ -138,21 +137,6 @@ def _fillers() -> list[str]:
 
     return [" ".join(WORDS[(i * 7 + k * 13) % len(WORDS)] for k in range(_FILLER_WORDS))
             for i in range(_FILLERS)]
-
-
-def _complete(server: ServerProcess, prompt: str, tokens: int) -> None:
-    body = {"model": _served_name(server), "prompt": prompt, "max_tokens": tokens,
-            "temperature": 0, "ignore_eos": True}
-    request = urllib.request.Request(
-        f"{server.base_url}/v1/completions", json.dumps(body).encode(),
-        {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=120) as answer:
-        assert json.load(answer)["usage"]["completion_tokens"] == tokens
-
-
-def _served_name(server: ServerProcess) -> str:
-    with urllib.request.urlopen(f"{server.base_url}/v1/models", timeout=10) as answer:
-        return str(json.load(answer)["data"][0]["id"])
 
 
 class PssWatch:
