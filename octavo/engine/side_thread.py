@@ -15,8 +15,6 @@ _T = TypeVar("_T")
 class SideThread:
     """One daemon thread, asleep between its calls. One caller at a time."""
 
-    overlaps = True
-
     def __init__(self) -> None:
         self._work: Callable[[], object] | None = None
         self._error: BaseException | None = None
@@ -72,8 +70,6 @@ class SideThread:
 
 class NoSideThread:
     """No overlap: nothing runs beside."""
-
-    overlaps = False
 
     def run(self, call: Callable[[], _T], beside: Callable[[], object]) -> _T:
         """Returns call(); `beside` is not called."""
