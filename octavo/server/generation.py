@@ -70,7 +70,7 @@ class Generation:
     def _check_number(self, num_prompts: int, n: int) -> None:
         """More than the queue holds can never run: no later try would help."""
         limits = self._state.llm.config.scheduler
-        bound = limits.max_num_seqs + limits.max_num_waiting
+        bound = self._state.llm.max_num_samples
         if num_prompts * n > bound:
             raise InvalidRequestError(
                 f"{num_prompts} prompts x n={n} are {num_prompts * n} sequences, but this server "
