@@ -183,17 +183,23 @@ struct KVCache {
     }
   }
 
+  void check_queries(const Array<const float, 3>& q, const Array<float, 3>& out) const {
+    require(q.shape(2) == static_cast<size_t>(layout.head_dim) &&
+                q.shape(1) % static_cast<size_t>(layout.num_kv_heads) == 0,
+            "q has a wrong shape");
+    require(out.shape(0) == q.shape(0) && out.shape(1) == q.shape(1) &&
+                out.shape(2) == q.shape(2),
+            "out differs from q in shape");
+  }
+
   // q, out: [rows, heads, head_dim], heads = num_kv_heads * group. part_splits > 0: in parts of so
   // many splits, the last part first, then merged. Returns the seconds of one run.
   double attend(const std::string& isa, Array<const float, 3> q, Array<const int32_t, 1> block_table,
                 int first_position, float scale, float softcap, int window, Array<float, 3> out,
                 int repeats, int part_splits) {
+    check_queries(q, out);
     const size_t rows = q.shape(0), heads = q.shape(1);
     const size_t kv_heads = static_cast<size_t>(layout.num_kv_heads);
-    require(q.shape(2) == static_cast<size_t>(layout.head_dim) && heads % kv_heads == 0,
-            "q has a wrong shape");
-    require(out.shape(0) == rows && out.shape(1) == heads && out.shape(2) == q.shape(2),
-            "out differs from q in shape");
     const size_t end = static_cast<size_t>(first_position) + rows;
     require(first_position >= 0 && end <= block_table.shape(0) * layout.block_size,
             "block_table is too short");
@@ -252,12 +258,9 @@ struct KVCache {
                       Array<const int32_t, 2> block_tables, Array<const int32_t, 1> positions,
                       float scale, float softcap, int window, Array<float, 3> out,
                       int shared_begin, int shared_end) {
+    check_queries(q, out);
     const size_t rows = q.shape(0), heads = q.shape(1);
     const size_t kv_heads = static_cast<size_t>(layout.num_kv_heads);
-    require(q.shape(2) == static_cast<size_t>(layout.head_dim) && heads % kv_heads == 0,
-            "q has a wrong shape");
-    require(out.shape(0) == rows && out.shape(1) == heads && out.shape(2) == q.shape(2),
-            "out differs from q in shape");
     require(positions.shape(0) == rows && block_tables.shape(0) == rows, "rows differ");
     for (size_t i = 0; i < block_tables.size(); ++i) {
       const int32_t block = block_tables.data()[i];
