@@ -11,9 +11,11 @@ import pytest
 
 from octavo import AsyncLLM, SamplingParams
 from octavo.config import EngineConfig
+from octavo.config_resolve import EngineArgs
 from octavo.core.messages import EngineReady
 from octavo.engine.core import EngineCore
 from octavo.engine.core_client import CoreHost, ThreadHost
+from octavo.engine.factory import resolve_args
 from octavo.errors import (
     ConfigError,
     EngineDeadError,
@@ -33,6 +35,15 @@ GREEDY = SamplingParams(temperature=0, max_tokens=200)
 def server_config(**values: float) -> EngineConfig:
     config = config_of()
     return dataclasses.replace(config, server=dataclasses.replace(config.server, **values))
+
+
+async def ready_llm(folder: Path, **server: float) -> AsyncLLM:
+    """A loaded engine with these values in its server section."""
+    config = resolve_args(EngineArgs(model=str(folder), num_blocks=64)).config
+    llm = AsyncLLM.from_config(dataclasses.replace(
+        config, server=dataclasses.replace(config.server, **server)))
+    await llm.wait_ready()
+    return llm
 
 
 async def drain(llm: AsyncLLM, request_id: str) -> str:
@@ -154,12 +165,7 @@ def test_a_shutdown_during_a_restart_leaves_no_engine(tiny_folder: Path) -> None
 
 def test_an_engine_that_hangs_is_ended_and_started_again(tiny_folder: Path) -> None:
     async def test() -> None:
-        llm = AsyncLLM(str(tiny_folder), num_blocks=64)
-        config = dataclasses.replace(llm.config, server=dataclasses.replace(
-            llm.config.server, engine_step_timeout_s=0.5))
-        await llm.shutdown()
-        llm = AsyncLLM.from_config(config)
-        await llm.wait_ready()
+        llm = await ready_llm(tiny_folder, engine_step_timeout_s=0.5)
         wanted = await text_of(llm, "before", SHORT)
         pid = pid_of(llm)
         stream = llm.generate("prompt", LONG, "r")
@@ -178,12 +184,7 @@ def test_an_engine_that_hangs_is_ended_and_started_again(tiny_folder: Path) -> N
 
 def test_a_request_that_takes_too_long_ends_and_others_do_not(tiny_folder: Path) -> None:
     async def test() -> None:
-        llm = AsyncLLM(str(tiny_folder), num_blocks=64)
-        config = dataclasses.replace(llm.config, server=dataclasses.replace(
-            llm.config.server, request_timeout_s=0.3))
-        await llm.shutdown()
-        llm = AsyncLLM.from_config(config)
-        await llm.wait_ready()
+        llm = await ready_llm(tiny_folder, request_timeout_s=0.3)
         os.kill(pid_of(llm), signal.SIGSTOP)  # nothing can be quick enough
         try:
             with pytest.raises(RequestTimeoutError, match=r"0\.3 s"):
