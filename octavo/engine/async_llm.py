@@ -24,6 +24,7 @@ from octavo.engine.factory import FrontEndParts, build_core, load_front_end, res
 from octavo.engine.input_processor import InputProcessor, PreparedRequest, Prompt
 from octavo.engine.load_arguments import model_argument, refuse_unknown, template_argument
 from octavo.engine.metrics import EngineCollector, FrontEndMetrics, make_registry
+from octavo.engine.output_collector import OutputCollector
 from octavo.engine.output_processor import OutputProcessor
 from octavo.engine.outputs import OutputKind, RequestOutput
 from octavo.engine.supervisor import EngineSupervisor, Listener, Upkeep
@@ -250,7 +251,7 @@ class AsyncLLM:
     async def add_request(self, prompt: Prompt, sampling_params: SamplingParams,
                           request_id: str, *, priority: int = 0, output_kind: OutputKind = "delta",
                           strict_max_tokens: bool = True, score_only: bool = False
-                          ) -> "OutputCollector":
+                          ) -> OutputCollector:
         """Starts a request; raises what generate() raises at its first step.
 
         score_only: the caller drops the token that is drawn (max_tokens is 1), and the prompt may
@@ -264,7 +265,7 @@ class AsyncLLM:
 
     async def add_requests(self, requests: Sequence[tuple[Prompt, SamplingParams, str]], *,
                            output_kind: OutputKind = "delta", score_only: bool = False
-                           ) -> "list[OutputCollector]":
+                           ) -> list[OutputCollector]:
         """Starts (prompt, params, request id) requests at the same moment, or none: they are in the
         same step if its token budget allows. Otherwise as add_request()."""
         prepared = [await self._prepare(prompt, params, request_id, output_kind=output_kind,
@@ -295,7 +296,7 @@ class AsyncLLM:
         return process() if inline else await asyncio.to_thread(process)
 
     def _start(self, requests: Sequence[PreparedRequest],
-               kind: OutputKind) -> "list[OutputCollector]":
+               kind: OutputKind) -> list[OutputCollector]:
         """Sends them to the core, in one frame."""
         self._check_alive()
         self._check_room(sum(prepared.params.n for prepared in requests))
@@ -454,47 +455,3 @@ def start_host(config: EngineConfig, engine: EngineKind, build: BuildCore) -> Co
     if engine == "process":
         return ProcessHost(config)
     return ThreadHost(config, build)
-
-
-class OutputCollector:
-    """The newest output of one request; what the consumer has not fetched is merged into it.
-
-    ended: the request is over (finished or failed), whether or not that was fetched.
-    """
-
-    def __init__(self) -> None:
-        self.ended = False
-        self._output: RequestOutput | None = None
-        self._error: OctavoError | None = None
-        self._event = asyncio.Event()
-        self._closed = False
-
-    def put(self, output: RequestOutput | OctavoError) -> None:
-        self.ended = isinstance(output, OctavoError) or output.finished
-        if self._closed:
-            return
-        if isinstance(output, OctavoError):
-            self._error = output
-        elif self._output is None or output.kind != "delta":
-            self._output = output
-        else:
-            self._output.merge_delta(output)
-        self._event.set()
-
-    async def get(self) -> RequestOutput:
-        """Waits for news. Raises the error that ended the request, after what came before it."""
-        await self._event.wait()
-        if self._output is not None:
-            output, self._output = self._output, None
-            if self._error is None:
-                self._event.clear()
-            return output
-        assert self._error is not None
-        # a fresh object each time: exceptions carry their traceback
-        error = type(self._error)(self._error.message, param=self._error.param)
-        raise error
-
-    def close(self) -> None:
-        """Nobody fetches any more."""
-        self._closed = True
-        self._output = None

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.types import Receive
 
 from octavo.core.sampling_params import SamplingParams
-from octavo.engine.async_llm import OutputCollector
+from octavo.engine.output_collector import OutputCollector
 from octavo.engine.outputs import OutputKind, RequestOutput
 from octavo.errors import EngineDeadError, InvalidRequestError
 from octavo.server.protocol.responses import PromptTokensDetails, Usage

@@ -15,7 +15,7 @@ from prometheus_client.registry import CollectorRegistry
 from octavo import __version__
 from octavo.config import EngineConfig, ServerSection
 from octavo.core.sampling_params import SamplingParams
-from octavo.engine.async_llm import OutputCollector
+from octavo.engine.output_collector import OutputCollector
 from octavo.engine.outputs import OutputKind
 from octavo.errors import InvalidRequestError, ModelNotFoundError, OctavoError
 from octavo.tokenizer.chat_template import ChatTemplate
