@@ -40,6 +40,7 @@ test: $(VENV)/.installed-test
 	@$(BIN)/python -m pytest -m "not full" $(ARGS)
 
 test-full: $(VENV)/.installed-test
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[test,browser]'
 	@$(BIN)/octavo pull $(MODEL)
 	@$(BIN)/python -m pytest $(ARGS)
 

@@ -65,6 +65,7 @@ class ServerSection:
     tool_call_parser: str = "auto"  # how the model writes calls: octavo/tools/formats.py
     reasoning_parser: str = "auto"
     max_body_bytes: int = 16 * 1024 * 1024
+    serve_page: bool = True  # the page for browsers at /
     strict_params: bool = False  # refuse request fields that no route knows
     shutdown_timeout_s: float = 30.0  # how long Ctrl-C waits for running requests
     request_timeout_s: float = 0.0  # a request that takes longer ends with an error; 0: never

@@ -48,6 +48,8 @@ def add_parser(commands: Commands) -> None:
                        help="origins whose web pages may call the server; * is all (default none)")
     group.add_argument("--root-path", default="", metavar="PATH",
                        help="path prefix a proxy in front strips")
+    group.add_argument("--no-page", action="store_true",
+                       help="no page for browsers at /")
     group.add_argument("--strict-params", action="store_true",
                        help="refuse request fields that are unknown, instead of ignoring them")
     group.add_argument("--log-level", default="info",
@@ -169,7 +171,7 @@ def _section(args: argparse.Namespace) -> "ServerSection":
     return ServerSection(
         host=args.host, port=args.port, api_keys=tuple(args.api_key),
         chat_template=chat_template_of(args), root_path=root_path,
-        strict_params=args.strict_params,
+        strict_params=args.strict_params, serve_page=not args.no_page,
         tool_call_parser=args.tool_call_parser, reasoning_parser=args.reasoning_parser,
         shutdown_timeout_s=args.shutdown_timeout, request_timeout_s=args.request_timeout,
         engine_restarts=args.engine_restarts, engine_step_timeout_s=args.engine_step_timeout)
@@ -195,6 +197,7 @@ def _banner(resolution: "Resolution", url: str, seconds: float) -> list[str]:
         f"  {bounds}",
         f"Ready after {seconds:.1f} s on {url} (Ctrl-C stops). Try:",
         "",
+        *([f"  open {url}/ in a browser", ""] if config.server.serve_page else []),
         f"  {curl}",
         "",
     ]

@@ -31,10 +31,11 @@ from octavo.server.gate import KeyCheck, OriginCheck, RequestGate
 from octavo.server.ollama import routes as ollama
 from octavo.server.openai_responses import routes as openai_responses
 from octavo.server.openapi import routes as openapi
+from octavo.server.page import routes as page
 from octavo.server.state import ServedEngine, ServerState
 
 _FAMILIES = (models, openai_completions, openai_chat, openai_responses, decisions, anthropic,
-             ollama, render, tokenize, health, metrics_route, openapi)
+             ollama, render, tokenize, health, metrics_route, openapi, page)
 
 
 def create_app(llm: ServedEngine, section: ServerSection, *, allowed_origins: Sequence[str] = (),

@@ -28,6 +28,8 @@ logger = logging.getLogger("octavo.server")
 
 # Probes and scrapers have no key, and learn nothing here that a key protects.
 OPEN_PATHS = frozenset({"/", "/health", "/v1/health", "/ready", "/metrics", "/ping"})
+# The files of the page in the browser: the same for everyone.
+OPEN_PREFIX = "/page/"
 _MAX_ID_CHARS = 128
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -68,7 +70,7 @@ class RequestGate:
             if status:
                 raise  # part of an answer is out: the server must cut the connection
             await error_response(internal_error(), scope)(scope, receive, send_with_id)
-        if self._log and scope["path"] not in OPEN_PATHS:
+        if self._log and not _is_open(scope["path"]):
             logger.info("%s %s %d %.3f s %s", scope["method"], _shown(scope["path"]), status,
                         time.monotonic() - started, request_id)
 
@@ -140,7 +142,7 @@ class KeyCheck:
         self._digests = [_digest(key) for key in api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._is_known(scope):
+        if scope["type"] != "http" or _is_open(scope["path"]) or self._is_known(scope):
             await self._app(scope, receive, send)
             return
         error = InvalidAPIKeyError(
@@ -156,6 +158,10 @@ class KeyCheck:
         # every key is compared, in constant time: how long it takes says nothing
         return sum([hmac.compare_digest(digest, known)
                     for known in self._digests for digest in digests]) > 0
+
+
+def _is_open(path: str) -> bool:
+    return path in OPEN_PATHS or path.startswith(OPEN_PREFIX)
 
 
 def _digest(key: str) -> bytes:

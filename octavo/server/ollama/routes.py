@@ -1,4 +1,4 @@
-"""Ollama's API over the one model that is served: /, /api/version, tags, ps, show, chat and
+"""Ollama's API over the one model that is served: /api/version, tags, ps, show, chat and
 generate. Nothing here fetches, makes or removes models.
 """
 
@@ -55,9 +55,6 @@ def routes(state: ServerState) -> list[Route]:
     """The routes of this file."""
     catalogue = Catalogue(state)
 
-    async def root(request: Request) -> Response:
-        return PlainTextResponse("Ollama is running (its API, served by Octavo)")
-
     async def version(request: Request) -> Response:
         return _json({"version": _API_VERSION, "octavo": __version__})
 
@@ -100,7 +97,6 @@ def routes(state: ServerState) -> list[Route]:
             "started with; fetch others with 'octavo pull' and serve them with 'octavo serve'")
 
     return [
-        Route("/", root, methods=["GET"]),  # HEAD too
         Route("/api/version", version, methods=["GET"]),
         Route("/api/tags", told(catalogue.tags), methods=["GET"]),
         Route("/api/ps", told(catalogue.running), methods=["GET"]),
@@ -110,6 +106,11 @@ def routes(state: ServerState) -> list[Route]:
         *[Route(f"/api/{name}", managing, methods=[method]) for name, method in _MANAGING],
         Route("/api/blobs/{digest}", managing, methods=["HEAD", "POST"]),
     ]
+
+
+def greeting() -> Response:
+    """What clients of this API expect of the route /."""
+    return PlainTextResponse("Ollama is running (its API, served by Octavo)")
 
 
 async def _read(request: Request, state: ServerState, kind: type[T]) -> T:

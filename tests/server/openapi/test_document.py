@@ -17,7 +17,7 @@ from octavo.testing.fake_async_llm import fake_async_llm
 from tests.server.conftest import serving
 from tests.server.http_client import HttpClient
 
-OWN = {"/openapi.json", "/docs"}
+OWN = {"/openapi.json", "/docs", "/page/{name}"}
 REFERENCE = "#/components/schemas/"
 
 
