@@ -14,8 +14,8 @@ from typing import Any
 
 from benchmarks.common import facts, write_json
 from benchmarks.compare import __main__ as compare
-from benchmarks.plot import Curve, Panel, plot_svg, write_plot
 from octavo.bench.machine_probe import merge_probes, probe_from_json
+from octavo.bench.plot import Curve, Panel, plot_svg, write_plot
 from octavo.bench.roofline import ModelCost, decode_bound, prefill_bound
 
 # of a step in benchmarks/compare: the engine's default

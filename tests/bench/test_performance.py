@@ -10,7 +10,6 @@ import pytest
 from benchmarks import all as everything
 from benchmarks import growth, report_performance, shared_prefix
 from benchmarks.goals import Goal, goals, rate_of, storage_type
-from benchmarks.plot import Curve, Panel, plot_svg
 from benchmarks.serving import efficiency_summary, gaps
 from benchmarks.startup_memory import PssWatch, pss_bytes
 from octavo.bench.load import RequestRecord
@@ -134,11 +133,6 @@ def test_growth_has_the_bound_beside_octavo(tmp_path: Path) -> None:
     assert points[0]["bound_s"] == pytest.approx((1e11 + 3e7 + 500_500 * 34_560) / 4e11)
     assert "bound_s" not in points[1]
     assert plot.read_text().count("<polyline") == 5  # a bound beside each of Octavo's curves
-
-
-def test_a_plot_scales_to_its_largest_values() -> None:
-    svg = plot_svg([Panel("a < b", "x", [Curve("c", [(1.0, 5.0), (2.0, 10.0)])])])
-    assert "a &lt; b" in svg and 'points="310.0,200.0 550.0,40.0"' in svg
 
 
 def test_gaps_are_those_that_overlap_the_long_prompt() -> None:
