@@ -71,6 +71,7 @@ def _parse(argv: Sequence[str]) -> "argparse.Namespace":
         info,
         pull,
         quantize,
+        reproduce,
         run_batch,
         serve,
     )
@@ -83,7 +84,7 @@ def _parse(argv: Sequence[str]) -> "argparse.Namespace":
     commands = parser.add_subparsers(title="commands", dest="command", required=True,
                                      metavar="COMMAND")
     for command in (serve, run_batch, chat, generate, pull, info, quantize, evaluate, bench,
-                    collect_env):
+                    reproduce, collect_env):
         command.add_parser(commands)
     for argument in argv:
         if not _is_text(argument):

@@ -1,0 +1,56 @@
+"""`octavo reproduce NAME`: a headline claim of the literature, measured on this machine."""
+
+import argparse
+from pathlib import Path
+
+from octavo.cli.flags import DEFAULT_MODEL, Commands, count
+
+_DEFAULT_OUT = Path("octavo-reproduce")
+
+
+def add_parser(commands: Commands) -> None:
+    """Adds the subcommand."""
+    parser = commands.add_parser(
+        "reproduce", help="measure a claim of the literature on this machine",
+        description="Measures a claim against an honest baseline on the same kernels, prints what "
+                    "was claimed and what was measured, and writes NAME.json and NAME.svg. "
+                    "Without a name: lists the claims.")
+    parser.set_defaults(run=run)
+    parser.add_argument("name", nargs="?", metavar="NAME", help="the claim")
+    parser.add_argument("-m", "--model", default=DEFAULT_MODEL, metavar="MODEL",
+                        help="GGUF file, Hugging Face folder, alias or hub repo id "
+                        "(default %(default)s)")
+    parser.add_argument("--out", type=Path, default=_DEFAULT_OUT, metavar="DIR",
+                        help="folder of the files (default %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the JSON into FILE, too")
+    parser.add_argument("--quick", action="store_true",
+                        help="small sizes, well under a minute: to see that it runs")
+    parser.add_argument("--trace", type=Path, metavar="FILE",
+                        help="request lengths from a trace: Azure LLM inference CSV or Mooncake "
+                        "JSON lines")
+    parser.add_argument("--data", type=Path, metavar="FILE", help="a claim's own input file")
+    parser.add_argument("--url", metavar="URL",
+                        help="an OpenAI-compatible server, for claims that can measure one")
+    parser.add_argument("--threads", "--num-threads", dest="num_threads", type=count, metavar="N",
+                        help="compute threads (default: physical cores this process may use)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N",
+                        help="of every random choice (default %(default)s)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Status 0 also where the target was not reached: that is a result, not an error."""
+    from octavo.reproduce.claim import Options
+    from octavo.reproduce.claims import CLAIMS, claim_named
+    from octavo.reproduce.output import list_claims, print_finding, run_claim, write_finding
+
+    if args.name is None:
+        list_claims(CLAIMS)
+        return 0
+    claim = claim_named(args.name)
+    options = Options(model=args.model, quick=args.quick, num_threads=args.num_threads,
+                      trace=args.trace, data=args.data, url=args.url, seed=args.seed)
+    finding = run_claim(claim, options)
+    print_finding(finding)
+    for path in write_finding(finding, folder=args.out, json_file=args.json):
+        print(f"wrote {path}")
+    return 0

@@ -1,0 +1,111 @@
+"""Claim: a headline of the literature that a command measures. What one is given and gives.
+
+Knows no claim by name (claims.py does) and no terminal (output.py does).
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from octavo.bench.machine_probe import cpu_model
+from octavo.config import EngineConfig
+from octavo.config_resolve import EngineArgs
+from octavo.engine.core import EngineCore
+from octavo.engine.factory import build_core, resolve_args
+from octavo.reproduce.finding import Cell, Finding
+
+
+@dataclasses.dataclass(slots=True, frozen=True, kw_only=True)
+class Options:
+    """What the user chose.
+
+    quick: small sizes, a few seconds: to see that it runs. trace: request lengths from this file
+    (Azure LLM inference CSV or Mooncake JSON lines). data: a claim's own input. url: an
+    OpenAI-compatible server, for claims that can measure one. seed: of every random choice.
+    """
+
+    model: str
+    quick: bool = False
+    num_threads: int | None = None
+    trace: Path | None = None
+    data: Path | None = None
+    url: str | None = None
+    seed: int = 0
+
+    def engine(self) -> EngineArgs:
+        """Engine arguments to start from, with dataclasses.replace: no prefix cache, so that arms
+        that see the same prompts compute the same."""
+        return EngineArgs(model=self.model, num_threads=self.num_threads, seed=self.seed,
+                          enable_prefix_caching=False)
+
+
+class Progress(Protocol):
+    """Where a claim says how far it is. Every loop over engine steps calls check()."""
+
+    def stage(self, what: str, share: float) -> None:
+        """Begin a stage; all before it make up `share` (0 to 1) of the claim."""
+
+    def advance(self, share: float) -> None:
+        """So much (0 to 1) of the claim is done; what lies behind is ignored."""
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if Ctrl-C was pressed: here, and not inside a step."""
+
+
+class NoProgress:
+    """Progress that nobody watches."""
+
+    def stage(self, what: str, share: float) -> None:
+        """Nothing."""
+
+    def advance(self, share: float) -> None:
+        """Nothing."""
+
+    def check(self) -> None:
+        """Nothing: Ctrl-C is raised wherever it comes."""
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class Claim:
+    """name: of the command. title: a line for the list. run: measures it; raises OctavoError."""
+
+    name: str
+    title: str
+    run: Callable[[Options, Progress], Finding]
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class Engine:
+    """A loaded engine core to step, with its configuration."""
+
+    core: EngineCore
+    config: EngineConfig
+    vocab_size: int
+
+    def facts(self) -> dict[str, Cell]:
+        """What a reader must know to judge figures."""
+        found = self.core.describe()
+        return {"model": Path(self.config.model.path).name,
+                "backend": f"{self.config.model.backend} {found.get('isa', '')}".strip(),
+                "threads": self.config.model.num_threads, "KV": self.config.cache.dtype,
+                "cpu": cpu_model()}
+
+
+@contextmanager
+def open_engines(*args: EngineArgs) -> Iterator[list[Engine]]:
+    """An engine for each, shut down at the end; each has its own copy of the model.
+
+    Raises ModelNotFoundError, ModelLoadError, UnsupportedModelError, ConfigError.
+    """
+    engines: list[Engine] = []
+    try:
+        for one in args:
+            config = resolve_args(one).config
+            core, ready = build_core(config)
+            engines.append(Engine(core, config, ready.vocab_size))
+        yield engines
+    finally:
+        for engine in engines:
+            engine.core.shutdown()

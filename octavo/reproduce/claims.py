@@ -1,0 +1,20 @@
+"""The claims there are, in the order of the list. Imports each claim's file; knows nothing else."""
+
+from octavo.errors import ConfigError
+from octavo.reproduce import chunked, orca
+from octavo.reproduce.claim import Claim
+
+_ALL = (
+    orca.CLAIM,
+    chunked.CLAIM,
+)
+
+CLAIMS: dict[str, Claim] = {claim.name: claim for claim in _ALL}
+
+
+def claim_named(name: str) -> Claim:
+    """Raises ConfigError that lists the names."""
+    if name not in CLAIMS:
+        raise ConfigError(f"{name!r} is not a claim: give one of {', '.join(CLAIMS)}",
+                          param="name")
+    return CLAIMS[name]
