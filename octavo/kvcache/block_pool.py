@@ -15,12 +15,14 @@ class KVCacheBlock:
         block_hash: chained hash of its tokens and all before them; None until committed.
         parent: the cached block before it in its sequence; None at the start or when not cached.
         num_children: cached blocks whose parent it is.
+        last_used_s: the pool's time when its last holder let go.
         prev_free, next_free: links of the free list, None while held.
     """
 
     __slots__ = (
         "block_hash",
         "block_id",
+        "last_used_s",
         "next_free",
         "num_children",
         "parent",
@@ -34,6 +36,7 @@ class KVCacheBlock:
         self.block_hash: bytes | None = None
         self.parent: KVCacheBlock | None = None
         self.num_children = 0
+        self.last_used_s = 0.0
         self.prev_free: KVCacheBlock | None = None
         self.next_free: KVCacheBlock | None = None
 
@@ -48,11 +51,14 @@ class BlockPool:
     The list is the order of reuse. A freed block without a hash holds nothing of use and goes to
     the front; a cached one goes to the back, so the front-most cached block is the least recently
     used one.
+
+    Attributes: num_free; now_s: what time it is, told by the owner; nothing here depends on it.
     """
 
     def __init__(self, num_blocks: int) -> None:
         self.blocks = [KVCacheBlock(i) for i in range(num_blocks)]
         self.num_free = 0
+        self.now_s = 0.0
         # The sentinel closes the ring: no end of the list is a special case.
         self._ring = KVCacheBlock(-1)
         self._ring.prev_free = self._ring.next_free = self._ring
@@ -78,6 +84,7 @@ class BlockPool:
         assert block.ref_cnt > 0, f"released once too often: {block}"
         block.ref_cnt -= 1
         if block.ref_cnt == 0:
+            block.last_used_s = self.now_s
             assert self._ring.next_free is not None
             self._link(block, self._ring.next_free if block.block_hash is None else self._ring)
 

@@ -19,6 +19,7 @@ from octavo.core.step import BlockCopy
 from octavo.errors import ConfigError
 from octavo.kvcache.block_pool import BlockPool, KVCacheBlock
 from octavo.kvcache.radix_tree import NullRadixTree, RadixTree
+from octavo.kvcache.view import TreeEdge, block_map, tree_edges
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -68,6 +69,10 @@ class KVCacheManager:
     @property
     def num_cached_blocks(self) -> int:
         return len(self._tree)
+
+    def begin_step(self, now_s: float) -> None:
+        """A step is scheduled at this time. For views only: no decision depends on it."""
+        self._pool.now_s = now_s
 
     def num_blocks_held(self, request: Request) -> int:
         """Length of the request's block table; 0 if it has none."""
@@ -241,6 +246,21 @@ class KVCacheManager:
         for block in cached:  # free-list order: children before parents
             self._tree.evict(block)
         return len(cached)
+
+    # ---- views, for those who watch
+
+    def view_table(self, request: Request, limit: int) -> list[int]:
+        """The first `limit` ids of the request's block table; none if it has none."""
+        table = self._tables.get(request.request_id)
+        return [] if table is None else [block.block_id for block in table.blocks[:limit]]
+
+    def view_blocks(self, max_chars: int) -> tuple[str, int]:
+        """All blocks as characters, and how many blocks one stands for (view.py)."""
+        return block_map(self._pool.blocks, max_chars)
+
+    def view_tree(self, limit: int) -> tuple[list[TreeEdge], int]:
+        """At most `limit` edges of the radix tree, and how many were left out (view.py)."""
+        return tree_edges(self._tree.nodes().values(), limit)
 
     def _must_copy(self, request: Request, table: BlockTable) -> bool:
         """Whether the next write would hit a block that is shared or already cached."""

@@ -25,7 +25,7 @@ again: no thrash without progress. In a step that preempted, nothing is admitted
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -170,6 +170,26 @@ class Scheduler:
             num_copies_on_write=self._kv.num_copies_on_write,
         )
 
+    # views, for those who watch: not to be changed
+
+    @property
+    def unfinished_requests(self) -> Mapping[str, Request]:
+        """All requests, in order of arrival."""
+        return self._requests
+
+    @property
+    def running_requests(self) -> RunningList:
+        return self._running
+
+    @property
+    def num_finished(self) -> int:
+        """Requests that have left since the start, aborted ones included."""
+        return self._num_arrivals - len(self._requests)
+
+    @property
+    def kv_cache(self) -> KVCacheManager:
+        return self._kv
+
     @property
     def _num_waiting(self) -> int:
         return len(self._requests) - len(self._running)
@@ -229,6 +249,7 @@ class Scheduler:
         """
         assert self._in_flight is None, "the last step has not come back"
         self._step_started_s = self._clock()
+        self._kv.begin_step(self._step_started_s)
         step = _Step(token_budget=self._config.max_num_batched_tokens)
         if not self._schedule_prepared(step):
             self._schedule_running(step)

@@ -1,0 +1,88 @@
+"""The KV bookkeeping as people see it: a map of all blocks, and the radix tree by its edges.
+
+Read-only and pure. Linear in the pool: for snapshots, never for a step.
+"""
+
+import dataclasses
+import heapq
+import math
+from collections.abc import Collection, Sequence
+
+from octavo.kvcache.block_pool import KVCacheBlock
+
+# A block's code: 0 free without content, 1 cached and held by nobody, 1 + ref_cnt when held.
+# In this order the highest code of a run of blocks is what its character shows.
+_MAX_SHOWN = 9
+_CHARS = bytes(b".c123456789+"[min(code, 2 + _MAX_SHOWN)] for code in range(256))
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class TreeEdge:
+    """A run of cached blocks of which each but the last has one child.
+
+    edge_id: id of its first block. parent_id: the edge that it continues, None at a root.
+    ref_cnt: the highest, which is the first block's: who holds a node holds its path.
+    last_used_s: when the last holder let go; None while there is one.
+    """
+
+    edge_id: int
+    parent_id: int | None
+    num_blocks: int
+    ref_cnt: int
+    last_used_s: float | None
+
+
+def block_map(blocks: Sequence[KVCacheBlock], max_chars: int) -> tuple[str, int]:
+    """(one character for each `per_char` blocks, the highest of them; per_char).
+
+    "." free without content, "c" cached and held by nobody, "1" .. "9" the reference count, "+"
+    more than 9.
+    """
+    limit = 1 + _MAX_SHOWN
+    codes = bytes([
+        (1 + block.ref_cnt if block.ref_cnt < limit else 1 + limit) if block.ref_cnt
+        else block.block_hash is not None
+        for block in blocks
+    ])
+    per_char = max(1, -(-len(codes) // max_chars))
+    if per_char > 1:
+        codes = bytes([max(codes[i : i + per_char]) for i in range(0, len(codes), per_char)])
+    return codes.translate(_CHARS).decode("ascii"), per_char
+
+
+def tree_edges(nodes: Collection[KVCacheBlock], limit: int) -> tuple[list[TreeEdge], int]:
+    """(edges, parents before children; how many were left out).
+
+    At most `limit` edges, held ones and those used last; never one without its parent.
+    """
+    ends: Sequence[KVCacheBlock] = [block for block in nodes if block.num_children != 1]
+    num_edges = len(ends)
+    if num_edges > limit:
+        ends = heapq.nlargest(limit, ends, key=_recency)
+    edge_ids: dict[int, int] = {}  # of the edge that ends with the block
+    found: list[TreeEdge] = []
+    for block in ends:
+        path: list[tuple[KVCacheBlock, KVCacheBlock, int]] = []
+        end: KVCacheBlock | None = block
+        while end is not None and end.block_id not in edge_ids:
+            first, num_blocks = end, 1
+            while first.parent is not None and first.parent.num_children == 1:
+                first, num_blocks = first.parent, num_blocks + 1
+            path.append((first, end, num_blocks))
+            end = first.parent
+        if len(found) + len(path) > limit:
+            break
+        for first, last, num_blocks in reversed(path):
+            edge_ids[last.block_id] = first.block_id
+            found.append(TreeEdge(
+                edge_id=first.block_id,
+                parent_id=None if first.parent is None else edge_ids[first.parent.block_id],
+                num_blocks=num_blocks,
+                ref_cnt=first.ref_cnt,
+                last_used_s=None if first.ref_cnt else first.last_used_s,
+            ))
+    return found, num_edges - len(found)
+
+
+def _recency(block: KVCacheBlock) -> float:
+    return math.inf if block.ref_cnt else block.last_used_s
