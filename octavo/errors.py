@@ -12,6 +12,7 @@ The user's mistake gets one of these; a bug of ours stays an AssertionError.
     │   └── UnsupportedModelError        500   sound, but not something Octavo can run
     ├── ConfigError                      500   an engine argument has a bad value
     ├── QueueFullError                   429   the waiting queue is at its bound
+    ├── ListenersFullError               503   as many live views are open as may be
     ├── EngineLoadingError               503   the engine is not ready yet
     └── EngineDeadError                  503   the engine process is gone
 """
@@ -89,6 +90,15 @@ class QueueFullError(OctavoError):
     code = "rate_limit_exceeded"
     retryable = True
     retry_after_s = 1
+
+
+class ListenersFullError(OctavoError):
+    """As many live views are open as may be."""
+
+    http_status = 503
+    error_type = "service_unavailable_error"
+    code = "too_many_listeners"
+    retryable = True
 
 
 class EngineLoadingError(OctavoError):

@@ -7,6 +7,7 @@ import enum
 
 import msgspec
 
+from octavo.core.live import LiveState, LiveSteps
 from octavo.core.sampling_params import SamplingParams
 
 
@@ -143,6 +144,13 @@ class ResetPrefixCache(msgspec.Struct, array_like=True, tag="reset_prefix_cache"
     """Client to core: drop every cached block that no request holds."""
 
 
+class Watch(msgspec.Struct, array_like=True, tag="watch"):
+    """Client to core: send CoreEvents, one each interval in which something happened; 0: no more.
+    The first one comes at once."""
+
+    interval_s: float
+
+
 class Shutdown(msgspec.Struct, array_like=True, tag="shutdown"):
     """Client to core: stop. With drain, finish what runs first."""
 
@@ -175,5 +183,13 @@ class CoreOutputs(msgspec.Struct, array_like=True, tag="outputs"):
     outputs: EngineCoreOutputs
 
 
-ToCore = AddRequests | AbortRequests | ResetPrefixCache | Shutdown
-FromCore = EngineReady | EngineFailed | CoreOutputs
+class CoreEvents(msgspec.Struct, array_like=True, tag="events"):
+    """Core to client, while it is watched: the steps since the last one, and a snapshot now and
+    then."""
+
+    steps: LiveSteps
+    state: LiveState | None = None
+
+
+ToCore = AddRequests | AbortRequests | ResetPrefixCache | Watch | Shutdown
+FromCore = EngineReady | EngineFailed | CoreOutputs | CoreEvents

@@ -12,8 +12,10 @@ from typing import Any, Literal, get_args
 
 from prometheus_client.registry import CollectorRegistry
 
+from octavo import __version__
 from octavo.config import EngineConfig, ServerSection
 from octavo.config_resolve import EngineArgs
+from octavo.core.live import LiveHello
 from octavo.core.messages import EngineCoreOutputs, EngineReady, SchedulerStats
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.chat import Message, chat_prompt
@@ -22,6 +24,7 @@ from octavo.engine.core_process import BuildCore
 from octavo.engine.default_params import default_sampling_params
 from octavo.engine.factory import FrontEndParts, build_core, load_front_end, resolve_args
 from octavo.engine.input_processor import InputProcessor, PreparedRequest, Prompt
+from octavo.engine.live_feed import LiveFeed, LiveListener
 from octavo.engine.load_arguments import model_argument, refuse_unknown, template_argument
 from octavo.engine.metrics import EngineCollector, FrontEndMetrics, make_registry
 from octavo.engine.output_collector import OutputCollector
@@ -160,11 +163,15 @@ class AsyncLLM:
         self.engine_info: EngineReady | None = None
         self._defaults = parts.model.generation_defaults
         default_sampling_params(self._defaults)  # a bad file is refused at load
+        self._live = LiveFeed(self._watch_core)
         self._engine = EngineSupervisor(
             host, restart,
             upkeep=Upkeep(config.server.engine_restarts, config.server.engine_step_timeout_s),
-            listener=Listener(self._take, self._lost, self._died,
-                              lambda: self.num_unfinished_requests > 0, self._end_late_requests))
+            listener=Listener(
+                on_outputs=self._take, on_events=self._live.take, on_ready=self._greet,
+                on_lost=self._lost, on_death=self._died,
+                is_busy=lambda: self.num_unfinished_requests > 0,
+                on_look=self._end_late_requests))
         self._errored: OctavoError | None = None
         self._on_death = on_death
         self._shut_down = False
@@ -339,6 +346,13 @@ class AsyncLLM:
         """The stats of the engine's last step."""
         return self._stats
 
+    def watch(self, interval_s: float = 0.1) -> LiveListener:
+        """Listens to what the engine does (docs/LIVE_VIEW.md has the events), at most one batch of
+        events each interval_s seconds. Close the listener: while there is one, the engine takes a
+        snapshot now and then. Raises EngineLoadingError, EngineDeadError, ListenersFullError."""
+        self._check_alive()
+        return self._live.listen(interval_s)
+
     async def reset_prefix_cache(self) -> None:
         """Drops every cached block no request holds."""
         self._check_alive()
@@ -349,6 +363,7 @@ class AsyncLLM:
         """Stops; new requests are refused from now on. With drain, running requests may finish
         for up to `timeout` seconds; the rest end with finish_reason "abort". Idempotent."""
         self._shut_down = True
+        self._live.close()
         if drain and self._errored is None:
             try:
                 await asyncio.wait_for(self._idle.wait(), timeout)
@@ -399,6 +414,20 @@ class AsyncLLM:
         self._metrics.observe_stats(outputs.stats)
         self._note_idle()
 
+    def _greet(self, ready: EngineReady) -> None:
+        config = self.config
+        self._live.engine_ready(LiveHello(
+            model=config.model.served_model_names[0], version=__version__,
+            block_size=ready.block_size, num_blocks=ready.num_blocks,
+            max_num_seqs=ready.max_num_seqs,
+            max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+            max_model_len=ready.max_model_len, backend=ready.backend,
+            threads=config.model.num_threads))
+
+    def _watch_core(self, interval_s: float) -> None:
+        if self._engine.client is not None:
+            self._engine.client.watch(interval_s)
+
     def _abort(self, request_id: str, *, silent: bool) -> None:
         core_ids = self._outputs.abort([request_id], silent=silent)
         self._abort_in_core(core_ids)
@@ -429,6 +458,7 @@ class AsyncLLM:
     def _died(self, error: OctavoError) -> None:
         self._errored = error
         self._outputs.fail_all(error)
+        self._live.close(error)
         self._idle.set()
         if self._on_death is not None:
             self._on_death(error)

@@ -17,6 +17,7 @@ from octavo.core.messages import (
     SchedulerStats,
 )
 from octavo.core.step import ModelRunnerOutput, SchedulerOutput
+from octavo.engine.live_watch import LiveSource, LiveWatch, NoWatch
 from octavo.engine.side_thread import NoSideThread, SideThread
 from octavo.errors import EngineDeadError, OctavoError
 from octavo.executor.seam import Executor
@@ -30,7 +31,7 @@ MAX_IDLE_STEPS = 1000
 _GRAMMAR_WAIT_S = 0.005
 
 
-class SchedulerLike(Protocol):
+class SchedulerLike(LiveSource, Protocol):
     """What the core needs of the scheduler (octavo/scheduler/scheduler.py)."""
 
     def add_request(self, request: EngineCoreRequest) -> None: ...
@@ -43,7 +44,6 @@ class SchedulerLike(Protocol):
     def has_requests(self) -> bool: ...
     @property
     def has_prepared(self) -> bool: ...
-    def stats(self) -> SchedulerStats: ...
     def reset_prefix_cache(self) -> object: ...
 
 
@@ -51,7 +51,7 @@ class EngineCore:
     """One engine. One caller at a time.
 
     After a step has failed, the core is dead: `dead` says why, its requests are gone, and every
-    further call raises it.
+    further call raises it. `live` has the events for whoever watches (see watch()).
 
     With async_scheduling the step behind the one that runs is scheduled meanwhile, where it can be
     known, in a thread of the core's own; what a step says and does is the same.
@@ -68,6 +68,7 @@ class EngineCore:
         self._step_time_s = 0.0
         self._idle_steps = 0
         self.dead: EngineDeadError | None = None
+        self.live: LiveWatch | NoWatch = NoWatch()
 
     def add(self, requests: Sequence[EngineCoreRequest]) -> None:
         """Queues requests; those with a grammar as soon as it is compiled. One that is refused
@@ -84,6 +85,7 @@ class EngineCore:
         self._queue(ready)
 
     def _queue(self, requests: Sequence[tuple[EngineCoreRequest, OctavoError | None]]) -> None:
+        self.live.touch()
         refused: dict[str, OctavoError] = {}
         for request, error in requests:
             error = error or refused.get(request.fork_of or "")
@@ -109,6 +111,7 @@ class EngineCore:
         known = [r for r in request_ids if r in self._request_ids]
         if known:
             self._scheduler.abort_requests(known)
+            self.live.touch()
             self._forget(*known)
 
     def _forget(self, *request_ids: str) -> None:
@@ -151,7 +154,7 @@ class EngineCore:
     def _run_step(self, errand: "_Errand") -> EngineCoreOutputs:
         started = time.perf_counter()
         try:
-            outputs, worked = self._step(errand)
+            outputs, worked = self._step(errand, started)
         except Exception as error:
             raise self._die(error) from error
         except BaseException as error:  # an interrupt: a step that was cut short cannot go on
@@ -168,7 +171,7 @@ class EngineCore:
         outputs.stats = self.stats()
         return outputs
 
-    def _step(self, errand: "_Errand") -> tuple[EngineCoreOutputs, bool]:
+    def _step(self, errand: "_Errand", started: float) -> tuple[EngineCoreOutputs, bool]:
         if self._grammar.has_pending:
             idle = not (self._refused or self._scheduler.has_requests())
             self._queue(self._grammar.take_ready(wait_s=_GRAMMAR_WAIT_S if idle else 0.0))
@@ -190,7 +193,9 @@ class EngineCore:
             self._scheduler.schedule_ahead()
 
         mro = self._side.run(lambda: self._executor.collect(handle), beside)
-        return self._scheduler.update_from_output(so, self._grammar.advance(mro)), True
+        outputs = self._scheduler.update_from_output(so, self._grammar.advance(mro))
+        self.live.step_over(so, time.perf_counter() - started)
+        return outputs, True
 
     def _die(self, error: BaseException) -> EngineDeadError:
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -211,6 +216,16 @@ class EngineCore:
         """Drops every cached block no request holds."""
         self._raise_if_dead()
         self._scheduler.reset_prefix_cache()
+        self.live.touch()
+
+    def watch(self, interval_s: float) -> None:
+        """From now on `live` has events, at most one frame each interval; 0: no more."""
+        if interval_s <= 0:
+            self.live = NoWatch()
+        elif isinstance(self.live, LiveWatch):
+            self.live.interval_s = interval_s  # slots stay what they are
+        else:
+            self.live = LiveWatch(self._scheduler, interval_s)
 
     def stats(self) -> SchedulerStats:
         """Counters and gauges after the last step."""

@@ -20,6 +20,7 @@ from octavo.config import EngineConfig, ServerSection
 from octavo.core.messages import (
     AbortRequests,
     AddRequests,
+    CoreEvents,
     CoreOutputs,
     EngineCoreOutputs,
     EngineCoreRequest,
@@ -29,6 +30,7 @@ from octavo.core.messages import (
     SchedulerStats,
     Shutdown,
     ToCore,
+    Watch,
 )
 from octavo.engine.core import EngineCore
 from octavo.engine.core_process import BuildCore, serve_core
@@ -153,13 +155,16 @@ def _send_config(sock: socket.socket, config: EngineConfig) -> None:
 class AsyncCoreClient:
     """Talks to a CoreHost from one event loop: one reader task, writes that never wait.
 
-    on_outputs: called with each step's news. on_death: called once when the core goes unasked.
+    on_outputs: called with each step's news. on_events: with what watch() asked for. on_death:
+    called once when the core goes unasked.
     """
 
     def __init__(self, host: CoreHost, *, on_outputs: Callable[[EngineCoreOutputs], None],
+                 on_events: Callable[[CoreEvents], None],
                  on_death: Callable[[OctavoError], None]) -> None:
         self._host = host
         self._on_outputs = on_outputs
+        self._on_events = on_events
         self._on_death = on_death
         self._writer: asyncio.StreamWriter | None = None
         self._reader_task: asyncio.Task[None] | None = None
@@ -192,6 +197,10 @@ class AsyncCoreClient:
     def reset_prefix_cache(self) -> None:
         self._send(ResetPrefixCache())
 
+    def watch(self, interval_s: float) -> None:
+        """Asks for CoreEvents, one each interval at most; 0: no more of them."""
+        self._send(Watch(interval_s))
+
     def _send(self, message: ToCore) -> None:
         # what waits in the writer's buffer is bounded by the bound on requests
         if self._writer is not None and not self._writer.is_closing():
@@ -207,6 +216,8 @@ class AsyncCoreClient:
                 match message:
                     case CoreOutputs(outputs=outputs):
                         self._on_outputs(outputs)
+                    case CoreEvents():
+                        self._on_events(message)
                     case EngineReady():
                         if not self.ready.done():  # done: shut down while loading
                             self.ready.set_result(message)

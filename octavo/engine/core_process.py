@@ -28,6 +28,7 @@ from octavo.core.messages import (
     ResetPrefixCache,
     Shutdown,
     ToCore,
+    Watch,
 )
 from octavo.engine.core import EngineCore
 from octavo.engine.frames import FrameReader, encode_frame, encode_outputs, to_core_decoder
@@ -94,7 +95,8 @@ def _run(core: EngineCore, link: "_Link") -> None:
         if draining and not core.has_requests:
             return
         # asleep in recv while there is nothing to do
-        messages = link.receive(block=not core.has_requests)
+        busy = core.has_requests
+        messages = link.receive(block=not busy, wait_s=None if busy else core.live.due_in_s())
         if messages is None:
             return
         for message in messages:
@@ -105,6 +107,8 @@ def _run(core: EngineCore, link: "_Link") -> None:
                     core.abort(request_ids)
                 case ResetPrefixCache():
                     core.reset_prefix_cache()
+                case Watch(interval_s=interval_s):
+                    core.watch(interval_s)
                 case Shutdown(drain=drain):
                     if not drain:
                         return
@@ -114,6 +118,9 @@ def _run(core: EngineCore, link: "_Link") -> None:
             loop.step()
         elif messages:
             link.send_outputs(EngineCoreOutputs(outputs=[], stats=core.stats()))
+        events = core.live.take()
+        if events is not None:
+            link.send(events)
 
 
 class _Link:
@@ -133,9 +140,15 @@ class _Link:
             self._waiting = self._reader.feed(data)
         return self._waiting.pop(0)
 
-    def receive(self, *, block: bool) -> list[ToCore] | None:
-        """Messages that have come, waiting for one if `block`; None if the other end closed."""
+    def receive(self, *, block: bool, wait_s: float | None = None) -> list[ToCore] | None:
+        """Messages that have come, waiting for one if `block`, for wait_s seconds at most where
+        that is given; None if the other end closed."""
         payloads, self._waiting = self._waiting, []
+        if block and wait_s is not None and not payloads:
+            poll = select.poll()
+            poll.register(self._sock, select.POLLIN)
+            poll.poll(1000 * wait_s)
+            block = False  # a message may also have come in part
         block = block and not payloads
         while True:
             try:

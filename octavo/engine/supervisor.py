@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from octavo.core.messages import EngineCoreOutputs, EngineReady
+from octavo.core.messages import CoreEvents, EngineCoreOutputs, EngineReady
 from octavo.engine.core_client import AsyncCoreClient, CoreHost
 from octavo.errors import EngineDeadError, OctavoError
 
@@ -42,12 +42,15 @@ class Upkeep:
 class Listener:
     """Who hears of the engine, all in the event loop.
 
-    on_outputs: each step's news. on_lost: the engine is gone, and another is being started.
+    on_outputs: each step's news. on_events: what a watch tells. on_ready: an engine has loaded, the
+    first or another. on_lost: the engine is gone, and another is being started.
     on_death: the engine is gone (or could not load the first time) and stays away.
     is_busy: whether news is expected. on_look: called now and then while it is.
     """
 
     on_outputs: Callable[[EngineCoreOutputs], None]
+    on_events: Callable[[CoreEvents], None]
+    on_ready: Callable[[EngineReady], None]
     on_lost: Callable[[OctavoError], None]
     on_death: Callable[[OctavoError], None]
     is_busy: Callable[[], bool]
@@ -100,15 +103,19 @@ class EngineSupervisor:
         if self._starting is None:
             self._client = self._new_client()
             self._starting = asyncio.create_task(self._client.start())
-            self._client.ready.add_done_callback(self._note_ready)
         await asyncio.shield(self._starting)
         return self._client
 
     def _new_client(self) -> AsyncCoreClient:
-        return AsyncCoreClient(self._host, on_outputs=self._take, on_death=self._lost)
+        client = AsyncCoreClient(self._host, on_outputs=self._take,
+                                 on_events=self._listener.on_events, on_death=self._lost)
+        client.ready.add_done_callback(self._note_ready)
+        return client
 
     def _note_ready(self, ready: "asyncio.Future[EngineReady]") -> None:
-        self._was_ready = not ready.cancelled() and ready.exception() is None
+        if not ready.cancelled() and ready.exception() is None:
+            self._was_ready = True
+            self._listener.on_ready(ready.result())
 
     def expect_news(self) -> None:
         """Call when a request was sent: from now on the engine owes news."""

@@ -15,6 +15,7 @@ from prometheus_client.registry import CollectorRegistry
 from octavo import __version__
 from octavo.config import EngineConfig, ServerSection
 from octavo.core.sampling_params import SamplingParams
+from octavo.engine.live_feed import LiveListener
 from octavo.engine.output_collector import OutputCollector
 from octavo.engine.outputs import OutputKind
 from octavo.errors import InvalidRequestError, ModelNotFoundError, OctavoError
@@ -55,6 +56,7 @@ class ServedEngine(Protocol):
                           chat_template_kwargs: Mapping[str, Any] | None = None
                           ) -> dict[str, Any]: ...
     async def abort(self, request_id: str) -> None: ...
+    def watch(self, interval_s: float = 0.1) -> LiveListener: ...
     async def shutdown(self, *, drain: bool = False, timeout: float = 30.0) -> None: ...
 
 
