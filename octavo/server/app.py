@@ -18,6 +18,7 @@ from octavo.errors import OctavoError
 from octavo.server import (
     decisions,
     health,
+    live,
     metrics_route,
     models,
     openai_chat,
@@ -35,7 +36,7 @@ from octavo.server.page import routes as page
 from octavo.server.state import ServedEngine, ServerState
 
 _FAMILIES = (models, openai_completions, openai_chat, openai_responses, decisions, anthropic,
-             ollama, render, tokenize, health, metrics_route, openapi, page)
+             ollama, render, tokenize, health, live, metrics_route, openapi, page)
 
 
 def create_app(llm: ServedEngine, section: ServerSection, *, allowed_origins: Sequence[str] = (),

@@ -5,6 +5,7 @@ executor is replaced. Tokens are bytes (testing/byte_tokenizer.py).
 """
 
 import dataclasses
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -150,20 +151,23 @@ def _logprobs(token_id: int, count: int) -> TokenLogprobs:
 
 @dataclasses.dataclass(slots=True, frozen=True)
 class FakeEngine:
-    """An AsyncLLM, its executor, and the switch that lets it finish loading."""
+    """An AsyncLLM, its executor, the switch that lets it finish loading, and its cores: one, and
+    another for each restart."""
 
     llm: AsyncLLM
     executor: ScriptedExecutor
     may_load: threading.Event
+    cores: list[EngineCore]
 
 
 def fake_async_llm(*, max_model_len: int = 512, num_blocks: int = 256, max_num_seqs: int = 64,
                    max_num_waiting: int = 4096, policy: SchedulingPolicy = "fcfs",
                    step_s: float = 0.0, names: tuple[str, ...] = ("fake-model", "alias/fake"),
                    hold_loading: bool = False, load_error: OctavoError | None = None,
-                   server: ServerSection | None = None,
+                   server: ServerSection | None = None, can_restart: bool = False,
                    on_death: Callable[[OctavoError], None] | None = None) -> FakeEngine:
-    """A fake engine. hold_loading: it loads only when may_load is set. load_error: it cannot."""
+    """A fake engine. hold_loading: it loads only when may_load is set. load_error: it cannot.
+    can_restart: an engine that died is started again, as often as `server` says."""
     config = EngineConfig(
         model=ModelSection(path="/nowhere", served_model_names=names,
                            max_model_len=max_model_len),
@@ -174,6 +178,7 @@ def fake_async_llm(*, max_model_len: int = 512, num_blocks: int = 256, max_num_s
     )
     executor = ScriptedExecutor(step_s=step_s)
     may_load = threading.Event()
+    cores: list[EngineCore] = []
     if not hold_loading:
         may_load.set()
 
@@ -183,13 +188,16 @@ def fake_async_llm(*, max_model_len: int = 512, num_blocks: int = 256, max_num_s
             raise load_error
         manager = KVCacheManager(config.cache, b"fake")
         core = EngineCore(Scheduler(config.scheduler, manager), executor)
+        cores.append(core)
         return core, EngineReady(
             max_model_len=max_model_len, max_kv_tokens=num_blocks * config.cache.block_size,
             vocab_size=VOCAB_SIZE, block_size=config.cache.block_size, num_blocks=num_blocks,
             max_num_seqs=max_num_seqs, backend="fake", load_seconds=0.0)
 
-    llm = AsyncLLM.from_parts(config, _parts(), ThreadHost(config, build), on_death=on_death)
-    return FakeEngine(llm, executor, may_load)
+    restart = functools.partial(ThreadHost, config, build) if can_restart else None
+    llm = AsyncLLM.from_parts(config, _parts(), ThreadHost(config, build), restart=restart,
+                              on_death=on_death)
+    return FakeEngine(llm, executor, may_load, cores)
 
 
 def _parts() -> FrontEndParts:

@@ -1,6 +1,7 @@
 """Servers for tests: the application over a scripted engine in a thread, and one real server."""
 
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,11 +23,13 @@ WAIT_S = 30.0
 
 
 @contextlib.contextmanager
-def serving(engine: FakeEngine, section: ServerSection | None = None, **app_options: Any
-            ) -> Iterator[HttpClient]:
+def serving(engine: FakeEngine, section: ServerSection | None = None, *,
+            send_buffer_bytes: int | None = None, **app_options: Any) -> Iterator[HttpClient]:
     """The application over `engine` on a free port."""
     app = create_app(engine.llm, section or ServerSection(), **app_options)
     sock = bind_socket("127.0.0.1", 0)
+    if send_buffer_bytes is not None:  # connections inherit it
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
     listen(sock)
     port = sock.getsockname()[1]
     server = uvicorn.Server(uvicorn.Config(

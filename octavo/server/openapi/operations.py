@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from octavo.core import live
 from octavo.server.protocol import (
     anthropic,
     decisions,
@@ -89,6 +90,10 @@ _PAGE: _Parameters = {
     "order": ("query", {"enum": ["asc", "desc"], "default": "desc"}),
     "after": ("query", {"type": "string", "description": "The id of an item."}),
 }
+
+_INTERVAL: _Parameters = {"interval": ("query", {
+    "type": "number", "minimum": 0.05, "maximum": 5, "default": 0.1,
+    "description": "Least seconds between two batches of events."})}
 
 _OPENAI = (
     Operation("GET", "/v1/models", "OpenAI", "The names the model is served under", "listModels",
@@ -198,6 +203,11 @@ _SERVER = (
               response=_object(version=_TEXT)),
     Operation("GET", "/metrics", "Server", "Counters in Prometheus' text format", "metrics",
               response=_TEXT, media_type="text/plain"),
+    Operation("GET", "/octavo/state", "Server", "A snapshot of the engine", "liveState",
+              response=live.LiveState),
+    Operation("GET", "/octavo/events", "Server", "What the engine does, step by step",
+              "liveEvents", response=_TEXT, media_type=SSE, parameters=_INTERVAL,
+              chunks=(live.LiveHello, live.LiveSteps, live.LiveState, responses.ErrorResponse)),
 )
 
 OPERATIONS = (*_OPENAI, *_ANTHROPIC, *_OLLAMA, *_TOOLS, *_SERVER)
