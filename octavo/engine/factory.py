@@ -7,10 +7,11 @@ import dataclasses
 import functools
 import hashlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from octavo.backends.cpu.backend import native_problem
-from octavo.config import EngineConfig, ServerSection
+from octavo.config import CacheSection, EngineConfig, ServerSection
 from octavo.config_resolve import EngineArgs, Resolution, resolve_config
 from octavo.core.messages import EngineReady
 from octavo.engine.core import EngineCore
@@ -82,9 +83,11 @@ def load_front_end(config: EngineConfig, *, chat_template: str | None = None) ->
     return FrontEndParts(tokenizer, template, model, eos)
 
 
-def build_core(config: EngineConfig, *,
-               warm_grammar: bool = False) -> tuple[EngineCore, EngineReady]:
-    """Loads the model and joins it with a scheduler.
+def build_core(
+    config: EngineConfig, *, warm_grammar: bool = False,
+    kv_cache_manager: Callable[[CacheSection, bytes], KVCacheManager] = KVCacheManager,
+) -> tuple[EngineCore, EngineReady]:
+    """Loads the model and joins it with a scheduler over a KV cache manager of that kind.
 
     warm_grammar: begin to load the grammar backend when the rest is loaded. It takes most of a
     second with the interpreter lock held: better now than in the middle of others' requests.
@@ -93,7 +96,7 @@ def build_core(config: EngineConfig, *,
     worker = Worker.load(config)
     grammar = GrammarManager(functools.partial(_load_grammar_backend, config),
                              jump_forward=config.scheduler.jump_forward)
-    manager = KVCacheManager(config.cache, _namespace(config))
+    manager = kv_cache_manager(config.cache, _namespace(config))
     core = EngineCore(Scheduler(config.scheduler, manager), InprocExecutor(worker), grammar,
                       async_scheduling=config.scheduler.async_scheduling)
     ready = EngineReady(
