@@ -46,7 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     "server": _ENGINE | {"server", "tools"},
     "cli": _ENGINE | {"server", "bench", "reproduce", "tools"},
     "bench": _ENGINE | {"server"},
-    "reproduce": _ENGINE | {"bench", "server", "tools"},
+    "reproduce": _ENGINE | {"bench", "server", "testing", "tools"},
     "testing": _ENGINE | {"server", "testing", "tools"},
     "__init__": _ENGINE,
     "__main__": {"cli"},

@@ -4,17 +4,20 @@ Knows no claim by name (claims.py does) and no terminal (output.py does).
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from octavo.bench.machine_probe import cpu_model
-from octavo.config import EngineConfig
+from octavo.config import CacheSection, EngineConfig
 from octavo.config_resolve import EngineArgs
 from octavo.engine.core import EngineCore
 from octavo.engine.factory import build_core, resolve_args
+from octavo.kvcache.manager import KVCacheManager
 from octavo.reproduce.finding import Cell, Finding
+
+MakeManager = Callable[[CacheSection, bytes], KVCacheManager]
 
 
 @dataclasses.dataclass(slots=True, frozen=True, kw_only=True)
@@ -83,6 +86,7 @@ class Engine:
     core: EngineCore
     config: EngineConfig
     vocab_size: int
+    kv: KVCacheManager
 
     def facts(self) -> dict[str, Cell]:
         """What a reader must know to judge figures."""
@@ -94,18 +98,31 @@ class Engine:
 
 
 @contextmanager
-def open_engines(*args: EngineArgs) -> Iterator[list[Engine]]:
+def open_engines(*args: EngineArgs,
+                 kv_cache_managers: Sequence[MakeManager] = ()) -> Iterator[list[Engine]]:
     """An engine for each, shut down at the end; each has its own copy of the model.
 
-    Raises ModelNotFoundError, ModelLoadError, UnsupportedModelError, ConfigError.
+    kv_cache_managers: of each engine, where they are not all the usual one. Raises
+    ModelNotFoundError, ModelLoadError, UnsupportedModelError, ConfigError.
     """
+    managers = kv_cache_managers or [KVCacheManager] * len(args)
     engines: list[Engine] = []
     try:
-        for one in args:
-            config = resolve_args(one).config
-            core, ready = build_core(config)
-            engines.append(Engine(core, config, ready.vocab_size))
+        for one, manager in zip(args, managers, strict=True):
+            engines.append(_open(one, manager))
         yield engines
     finally:
         for engine in engines:
             engine.core.shutdown()
+
+
+def _open(args: EngineArgs, manager: MakeManager) -> Engine:
+    made: list[KVCacheManager] = []
+
+    def make(section: CacheSection, namespace: bytes) -> KVCacheManager:
+        made.append(manager(section, namespace))
+        return made[0]
+
+    config = resolve_args(args).config
+    core, ready = build_core(config, kv_cache_manager=make)
+    return Engine(core, config, ready.vocab_size, made[0])

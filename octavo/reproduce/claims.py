@@ -1,12 +1,15 @@
 """The claims there are, in the order of the list. Imports each claim's file; knows nothing else."""
 
 from octavo.errors import ConfigError
-from octavo.reproduce import chunked, orca
+from octavo.reproduce import chunked, cow, orca, paged, radix
 from octavo.reproduce.claim import Claim
 
 _ALL = (
     orca.CLAIM,
+    paged.CLAIM,
+    radix.CLAIM,
     chunked.CLAIM,
+    cow.CLAIM,
 )
 
 CLAIMS: dict[str, Claim] = {claim.name: claim for claim in _ALL}

@@ -18,6 +18,7 @@ from octavo.core.step import (
     NewRequestData,
     SchedulerOutput,
 )
+from octavo.executor.seam import StepHandle
 
 _MASK = 2**64 - 1
 
@@ -151,7 +152,8 @@ class FakeExecutor:
         self._results[step.step_id] = self._sample(step)
         return step.step_id
 
-    def collect(self, handle: int) -> ModelRunnerOutput:
+    def collect(self, handle: StepHandle) -> ModelRunnerOutput:
+        assert isinstance(handle, int)
         return self._results.pop(handle)
 
     def describe(self) -> dict[str, str]:

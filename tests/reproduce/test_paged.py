@@ -1,0 +1,108 @@
+"""`paged`: what each arm reserved, and the figures made of it."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from octavo.bench.plot import BlockMap
+from octavo.kvcache.manager import KVCacheManager
+from octavo.reproduce.claim import NoProgress, Options
+from octavo.reproduce.engine_arm import StepSample, greedy_request
+from octavo.reproduce.finding import Finding
+from octavo.reproduce.paged import QUICK, block_map, run, step_cost, use_of
+from octavo.reproduce.reservation import ReservingKVCacheManager, reserve_max
+from tests.reproduce.simulated import section, simulated_arm
+
+
+def _sample(seconds: float = 1.0, tokens: int = 1, running: int = 1, waiting: int = 0,
+            live: int = 10, allocated: int = 16) -> StepSample:
+    return StepSample(seconds, tokens, running, waiting, 0, live, allocated)
+
+
+def test_use_counts_the_steps_in_which_somebody_waits() -> None:
+    samples = [_sample(running=4, waiting=1, live=30, allocated=64),
+               _sample(running=6, waiting=2, live=50, allocated=96), _sample(running=1, live=1)]
+    use = use_of(samples)
+    assert (use.live, use.allocated, use.running, use.peak_running) == (40, 80, 5, 6)
+    assert use.percent == 50.0
+    assert use_of([_sample(live=8)]).percent == 50.0  # nobody ever waited
+
+
+def test_step_cost_is_the_line_through_decode_steps() -> None:
+    samples = [_sample(2.0 + 0.5 * n, tokens=n, running=n) for n in (1, 2, 4) for _ in range(6)]
+    samples += [_sample(100.0, tokens=50, running=2)] * 9  # a prompt in it
+    samples += [_sample(100.0, tokens=7, running=7)] * 4  # too few to trust
+    cost = step_cost(samples)
+    assert cost.seconds == {1: 2.5, 2: 3.0, 4: 4.0}
+    assert math.isclose(cost.fixed_s, 2.0) and math.isclose(cost.per_request_s, 0.5)
+    assert math.isnan(step_cost([]).fixed_s)
+
+
+@pytest.mark.parametrize("reserving", [False, True])
+def test_block_map_tells_tokens_from_reservations(reserving: bool) -> None:
+    kv = (ReservingKVCacheManager(section(16), b"", reserve=reserve_max(32)) if reserving
+          else KVCacheManager(section(16), b""))
+    arm = simulated_arm(kv, max_model_len=32)
+    arm.add([greedy_request("a", [1] * 8, 9), greedy_request("b", [2] * 4, 9)])
+    arm.step()
+    arm.step()  # 9 and 5 tokens in blocks of 4
+    cells = block_map(kv, arm)
+    if reserving:
+        assert cells == [0, 0, 1, 2, 2, 2, 2, 2, 0, 1, 2, 2, 2, 2, 2, 2]
+    else:
+        assert sorted(cells) == [-1] * 11 + [0, 0, 0, 1, 1]
+
+
+@pytest.fixture(scope="module")
+def finding(tiny_folder: Path) -> Finding:
+    return run(Options(model=str(tiny_folder), quick=True), NoProgress())
+
+
+def test_every_arm_reserves_as_it_says(finding: Finding) -> None:
+    rows = {row[0]: row for row in finding.tables[0].rows}
+    column = {name: finding.tables[0].headers.index(name)
+              for name in ("% of allocated", "% of all", "running", "peak")}
+
+    def cell(arm: str, name: str) -> float:
+        value = rows[arm][column[name]]
+        assert isinstance(value, int | float)
+        return value
+
+    most = QUICK.num_slots // QUICK.max_model_len
+    assert cell("contiguous, max", "peak") == most
+    names = ["contiguous, max", "contiguous, pow2", "contiguous, oracle", "paged, block 16"]
+    assert list(rows) == names
+    for figure in ("% of allocated", "% of all", "running"):
+        values = [cell(name, figure) for name in names]
+        assert values == sorted(values) and values[-1] > 2 * values[0], figure
+    assert all(finding.facts[f"preemptions, {name}"] == 0 for name in names[:3])
+    assert finding.identical_outputs
+
+
+def test_smaller_blocks_waste_less(finding: Finding) -> None:
+    table = finding.tables[2]
+    use = [row[table.headers.index("% of allocated")] for row in table.rows]
+    assert [row[0] for row in table.rows] == ["1", "2", "4", "8", "16", "32", "64", "128", "256"]
+    assert use[0] == 100.0 and use == sorted(use, reverse=True)
+    measured = {row[0] for row in table.rows if row[-1] is not None}
+    assert measured == {str(size) for size in QUICK.measured_blocks}
+
+
+def test_the_map_shows_every_arm(finding: Finding) -> None:
+    (blocks,) = [d for d in finding.diagrams if isinstance(d, BlockMap)]
+    assert len(blocks.rows) == 4
+    assert all(len(cells) == QUICK.num_slots // 16 for _, cells in blocks.rows)
+    reserved = {name: cells.count(2) for name, cells in blocks.rows}
+    assert reserved["contiguous, max"] > QUICK.num_slots // 16 // 2
+    assert reserved["paged, block 16"] == 0
+
+
+@pytest.mark.full
+def test_the_claim_on_the_real_model(model_path: Path) -> None:
+    found = run(Options(model=str(model_path)), NoProgress())
+    by_name = {figure.what: figure for figure in found.figures}
+    for what in ("use of allocated KV memory, paged",
+                 "use of allocated KV memory, contiguous (max)",
+                 "requests at once, paged over contiguous (max)"):
+        assert by_name[what].is_reached, by_name[what]
