@@ -74,6 +74,7 @@ def _parse(argv: Sequence[str]) -> "argparse.Namespace":
         reproduce,
         run_batch,
         serve,
+        top,
     )
     from octavo.cli import eval as evaluate
     from octavo.cli.parser import Parser
@@ -84,7 +85,7 @@ def _parse(argv: Sequence[str]) -> "argparse.Namespace":
     commands = parser.add_subparsers(title="commands", dest="command", required=True,
                                      metavar="COMMAND")
     for command in (serve, run_batch, chat, generate, pull, info, quantize, evaluate, bench,
-                    reproduce, collect_env):
+                    reproduce, top, collect_env):
         command.add_parser(commands)
     for argument in argv:
         if not _is_text(argument):
