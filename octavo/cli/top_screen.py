@@ -21,10 +21,13 @@ _DIM = "dim"
 # a wide screen shows these side by side: their shares
 _LEFT_SHARE = 0.62
 _MIN_SPLIT_WIDTH = 60
+_MIN_WORDY_WIDTH = 96  # words of the head are shorter below
+_MIN_PROMPT_CELLS = 8  # of a step's bar, however many requests decode in it
 # characters of the block map, by rising use
 _MAP_ORDER = ".c123456789+"
-_MAP_STYLES = {".": "dim", "c": "cyan", "1": "green", "+": "bold red"}
+_MAP_STYLES = {".": "dim", "c": "cyan", "1": "green", "+": "bold bright_red"}
 _SHARED_STYLE = "bold yellow"
+_BAR_STYLE = _COLOURS[2]
 
 Lines = list[Text]
 
@@ -85,18 +88,20 @@ def _letter(slot: int) -> str:
 
 
 def _head(view: TopView, width: int) -> Lines:
-    first = Text("octavo top", style=_TITLE)
+    first = Text().append("octavo top", _TITLE)
     if view.hello is not None:
         hello = view.hello
         threads = "1 thread" if hello["threads"] == 1 else f"{hello['threads']} threads"
-        first.append(f"  {hello['model']}  {hello['backend']}, {threads}  {view.url}", "not bold")
+        first.append(f"  {hello['model']}  {hello['backend']}, {threads}  {view.url}")
     if view.problem is not None:
         first = Text(f"{view.problem}; trying again", style="bold red")
     running, waiting = view.counts()
     prompt, output = view.rates()
     limit = view.hello["max_num_seqs"] if view.hello else "?"
+    wordy = width >= _MIN_WORDY_WIDTH
     second = Text.assemble(
-        ("running ", _DIM), f"{running}/{limit}", ("  waiting ", _DIM), str(waiting),
+        ("running " if wordy else "run ", _DIM), f"{running}/{limit}",
+        ("  waiting " if wordy else "  wait ", _DIM), str(waiting),
         ("  tok/s ", _DIM), f"{output:.0f}", (" out ", _DIM), f"{prompt:.0f}", (" in", _DIM))
     hit_rate = view.hit_rate()
     if hit_rate is not None:
@@ -104,42 +109,43 @@ def _head(view: TopView, width: int) -> Lines:
     if view.state is not None:
         totals = view.state["totals"]
         second.append("  preempted ", _DIM).append(str(totals["preemptions"]))
-        second.append("  finished ", _DIM).append(str(totals["finished"]))
+        second.append("  finished " if wordy else "  done ", _DIM).append(str(totals["finished"]))
     return [first, second]
 
 
 def _batches(view: TopView, width: int, height: int, *, ascii_only: bool) -> Lines:
-    """The last steps, one a line: a cell for each token, or for several of a large step."""
+    """The last steps, one a line: a letter for each output token, and for one or several prompt
+    tokens a mark."""
     steps = list(view.steps)[-(height - 1):]
-    sizes = [sum(row[1] + row[2] for row in step["reqs"]) for step in steps]
-    bar_width = max(width - 24, 1)
-    per_cell = max(1, -(-max(sizes, default=1) // bar_width))
-    each = "a token a cell" if per_cell == 1 else f"{per_cell} tokens a cell"
+    bar_width = width - 24
+    per_cell = 1
+    sizes = []
+    for step in steps:
+        prompt, output = (sum(row[i] for row in step["reqs"]) for i in (1, 2))
+        sizes.append(prompt + output)
+        per_cell = max(per_cell, -(-prompt // max(bar_width - output, _MIN_PROMPT_CELLS)))
+    each = "a prompt token" if per_cell == 1 else f"{per_cell} prompt tokens"
     mark = "%" if ascii_only else "▒"
-    title = _title(width, "batch of each step", f"letter = request, {mark} = prompt, {each}")
-    lines = [title]
+    lines = [_title(width, "batch of each step", f"letter = request, {mark} = {each}")]
     for step, size in zip(steps, sizes):
-        line = Text(f"{step['n']:>7} {1000 * step['dt']:6.1f} ms {size:>4}  ", style=_DIM)
+        line = Text().append(f"{step['n']:>7} {1000 * step['dt']:6.1f} ms {size:>4}  ", _DIM)
         line.append_text(_bar(step, per_cell, mark))
         lines.append(line)
     return lines + [Text() for _ in range(height - len(lines))]
 
 
 def _bar(step: dict[str, Any], per_cell: int, mark: str) -> Text:
-    """Where several tokens share a cell, it shows the request of the first of them."""
-    bar = Text(style="default")
+    """A prompt begins with its request's letter; one that begins in the cell of another has
+    none."""
+    bar = Text()
     done = cells = 0
     for slot, prompt, output in step["reqs"]:
-        colour = _colour(slot)
-        for number, char, style in ((prompt, mark, f"not dim {colour}"),
-                                    (output, _letter(slot), f"not dim black on {colour}")):
-            done += number
-            count = -(-done // per_cell) - cells
-            cells += count
-            if char == mark and count:
-                bar.append(_letter(slot), f"not dim black on {colour}")
-                count -= 1
-            bar.append(char * count, style)
+        done += prompt
+        count = -(-done // per_cell) - cells
+        cells += count
+        letters = output + (count > 0)
+        bar.append(_letter(slot) * letters, f"black on {_colour(slot)}")
+        bar.append(mark * (count - 1), _colour(slot))
     return bar
 
 
@@ -151,9 +157,9 @@ def _blocks(view: TopView, width: int, height: int) -> Lines:
     chars, per_char = _condensed(blocks["refs"], width * (height - 1))
     per_char *= blocks["per_char"]
     each = "" if per_char == 1 else f", {per_char} a letter"
-    lines = [_title(width, "KV blocks",
-                    f"{used}/{blocks['total']} held ({share:.0f} %), {blocks['cached']} cached"
-                    f"{each}")]
+    held = f"{used}/{blocks['total']} held ({share:.0f} %)"
+    lines = [_title(width, "KV blocks", f"{held}, {blocks['cached']} cached{each}",
+                    f"{held}{each}", held)]
     for start in range(0, len(chars), width):
         line = Text()
         for char in chars[start : start + width]:
@@ -186,10 +192,10 @@ def _times(view: TopView, width: int, height: int, *, ascii_only: bool) -> Lines
         found = kept
     most = max((count for _, count in found), default=1)
     for label, count in found:
-        bar = round((width - 16) * count / most) if width > 16 else 0
-        line = Text(f"{label:>8} ", style=_DIM)
-        line.append(("#" if ascii_only else "█") * max(bar, 1 if count else 0), "not dim blue")
-        line.append(f" {count}", "not dim")
+        bar = round((width - 17) * count / most) if width > 17 else 0
+        line = Text().append(f"{label:>10} ", _DIM)
+        line.append(("#" if ascii_only else "█") * max(bar, 1 if count else 0), _BAR_STYLE)
+        line.append(f" {count}")
         lines.append(line)
     return lines
 
@@ -200,20 +206,19 @@ def _requests(view: TopView, width: int, height: int) -> Lines:
     total = view.state["running"] + view.state["waiting"]
     shown = requests[: height - 1 if total <= height - 1 else height - 2]
     id_width = max(width - 40, 4)
-    title = Text(f"  {_fit('request', id_width)} state  prompt cached   out  blk   age",
-                 style=_TITLE)
-    lines = [title]
+    lines = [Text().append(
+        f"  {_fit('request', id_width)} state  prompt cached   out  blk   age", _TITLE)]
     for request in shown:
-        line = Text(_letter(request["slot"]), style=f"black on {_colour(request['slot'])}")
+        line = Text().append(_letter(request["slot"]), f"black on {_colour(request['slot'])}")
         line.append(f" {_fit(request['id'], id_width)} {request['state'][:7]:<7}"
                     f"{request['prompt_tokens']:>6}{request['cached_tokens']:>7}"
                     f"{request['output_tokens']:>6}{request['num_blocks']:>5}"
-                    f"{_age(request['age_s']):>6}", "default on default")
+                    f"{_age(request['age_s']):>6}")
         lines.append(line)
     if not requests:
-        lines.append(Text("no requests", style=_DIM))
+        lines.append(Text().append("no requests", _DIM))
     elif total > len(shown):
-        lines.append(Text(f"and {total - len(shown)} more", style=_DIM))
+        lines.append(Text().append(f"and {total - len(shown)} more", _DIM))
     return lines
 
 
@@ -245,7 +250,7 @@ def _tree(view: TopView, width: int, height: int, *, ascii_only: bool) -> Lines:
         node, depth = stack.pop()
         stack += [(child, depth + 1) for child in reversed(children.get(node["id"], []))]
         branch = "" if depth == 0 else "  " * (min(depth, 6) - 1) + ("`-" if ascii_only else "└ ")
-        line = Text(f"{branch}{node['tokens']} tok", style="default")
+        line = Text(f"{branch}{node['tokens']} tok")
         held = node["refs"] > 0
         line.append(f" x{node['refs']}" if held else f" {_age(node['last_used_s'])} ago",
                     _SHARED_STYLE if node["refs"] > 1 else ("green" if held else _DIM))
@@ -253,10 +258,12 @@ def _tree(view: TopView, width: int, height: int, *, ascii_only: bool) -> Lines:
     return lines
 
 
-def _title(width: int, name: str, more: str) -> Text:
-    line = Text(name, style=_TITLE)
-    if more and cell_len(name) + 2 + cell_len(more) <= width:
-        line.append(f"  {more}", "not bold dim")
+def _title(width: int, name: str, *more: str) -> Text:
+    """A title, and the first of the texts that fits behind it."""
+    line = Text().append(name, _TITLE)
+    for text in more:
+        if text and cell_len(name) + 2 + cell_len(text) <= width:
+            return line.append(f"  {text}", _DIM)
     return line
 
 

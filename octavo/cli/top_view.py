@@ -4,6 +4,7 @@ No drawing and no connection.
 """
 
 import collections
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -89,8 +90,9 @@ class TopView:
         counts = [0] * (len(HISTOGRAM_S) + 1)
         for step in self.steps:
             counts[sum(step["dt"] > bound for bound in HISTOGRAM_S)] += 1
-        labels = [f"<{_duration(bound)}" for bound in HISTOGRAM_S]
-        labels.append(f">{_duration(HISTOGRAM_S[-1])}")
+        bounds = [0.0, *HISTOGRAM_S]
+        labels = [_range(low, high) for low, high in itertools.pairwise(bounds)]
+        labels.append(f"> {HISTOGRAM_S[-1]:g} s")
         used = [i for i, count in enumerate(counts) if count]
         return [] if not used else [(labels[i], counts[i])
                                     for i in range(used[0], used[-1] + 1)]
@@ -100,5 +102,7 @@ class TopView:
         return statistics.median(step["dt"] for step in self.steps) if self.steps else None
 
 
-def _duration(seconds: float) -> str:
-    return f"{1000 * seconds:g} ms" if seconds < 1 else f"{seconds:g} s"
+def _range(low: float, high: float) -> str:
+    if high <= 1:
+        return f"{1000 * low:g}-{1000 * high:g} ms"
+    return f"{low:g}-{high:g} s"

@@ -76,9 +76,9 @@ def test_a_frame_has_every_part() -> None:
     view = view_of(state_of(), [step_of(1, (0, 20, 0)), step_of(2, (0, 0, 1), (2, 3, 0))])
     lines = lines_of(view)
     text = "\n".join(lines)
-    for part in ("octavo top", "cpu, 2 threads", "running 2/4", "hits 25 %", "preempted 3",
-                 "finished 7", "batch of each step", "10/40 held (25 %), 12 cached", "step time",
-                 "median 20.0 ms", "<20 ms", "prefix tree  6 nodes", "32 tok x2", "└ 32 tok",
+    for part in ("octavo top", "cpu, 2 threads", "run 2/4", "hits 25 %", "preempted 3",
+                 "done 7", "batch of each step", "10/40 held (25 %), 12 cached", "step time",
+                 "median 20.0 ms", "10-20 ms", "prefix tree  6 nodes", "32 tok x2", "└ 32 tok",
                  "0 cmp"):
         assert part in text, part
     [first] = [line for line in lines if line.startswith("      1 ")]
@@ -104,13 +104,16 @@ def test_frames_of_all_sizes_fit(state: dict[str, Any] | None) -> None:
                     assert all(line.plain.isascii() for line in lines)
 
 
-def test_large_steps_share_cells() -> None:
-    view = view_of(state_of(), [step_of(1, *((s, 0, 1) for s in range(30)), (40, 600, 0))])
+def test_long_prompts_share_cells_and_output_tokens_do_not() -> None:
+    reqs = [*((slot, 0, 1) for slot in range(30)), (40, 598, 0), (41, 2, 0)]
+    view = view_of(state_of(), [step_of(1, *reqs)])
     [line] = [line for line in lines_of(view) if line.startswith("      1 ")]
-    bar = line.split()[-1]
-    per_cell = -(-630 // 56)
-    assert len(bar) == -(-630 // per_cell) and bar.startswith("0") and bar.endswith("▒")
-    assert f"{per_cell} tokens a cell" in "\n".join(lines_of(view))
+    per_cell = -(-600 // (80 - 24 - 30))
+    outputs = "0123456789abcdefghijklmnopqrst"
+    cells = -(-598 // per_cell)
+    assert line.split()[-1] == outputs + "E" + "▒" * (cells - 1)
+    assert f"▒ = {per_cell} prompt tokens" in "\n".join(lines_of(view))
+    assert "letter = request" not in "\n".join(lines_of(view, 30)), "it would not fit"
 
 
 def test_rates_follow_time() -> None:
@@ -228,7 +231,7 @@ def test_one_frame_of_a_server(capsys: pytest.CaptureFixture[str]) -> None:
         thread.join()
     assert len(lines) <= 23 and max(map(len, lines)) <= 80
     text = "\n".join(lines)
-    assert "fake-model" in text and "running 1/64" in text and "prefix tree" in text
+    assert "fake-model" in text and "run 1/64" in text and "prefix tree" in text
     assert any(line.startswith("0 ") and " running " in line for line in lines)
 
 
