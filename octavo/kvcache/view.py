@@ -46,7 +46,8 @@ def block_map(blocks: Sequence[KVCacheBlock], max_chars: int) -> tuple[str, int]
     ])
     per_char = max(1, -(-len(codes) // max_chars))
     if per_char > 1:
-        codes = bytes([max(codes[i : i + per_char]) for i in range(0, len(codes), per_char)])
+        codes += bytes(-len(codes) % per_char)
+        codes = bytes(map(max, *(codes[i::per_char] for i in range(per_char))))
     return codes.translate(_CHARS).decode("ascii"), per_char
 
 
