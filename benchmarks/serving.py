@@ -73,7 +73,8 @@ def efficiency(model: str, streams: int, threads: int, repetitions: int) -> dict
                                        output_len=_OUTPUT_LEN, seed=repetition)
             report = run_throughput(llm, requests)
             tokens = report.serving.total_output_tokens
-            found = _load(server, streams, repetition)
+            found = load(server, streams=streams, input_len=_INPUT_LEN, output_len=_OUTPUT_LEN,
+                         seed=repetition)
             if repetition:
                 offline.append({"tokens": tokens, "seconds": report.elapsed_s,
                                 "cpu_s": report.serving.client_cpu_s})
@@ -98,15 +99,19 @@ def efficiency_summary(offline: list[dict[str, float]],
     }
 
 
-def _load(server: ServerProcess, streams: int, seed: int) -> dict[str, float]:
-    """One run of `octavo bench serve`, a process of its own."""
+def load(server: ServerProcess, *, streams: int, input_len: int, output_len: int,
+         seed: int) -> dict[str, float]:
+    """One run of `octavo bench serve`, a process of its own: random requests, all at once.
+
+    Raises RuntimeError when a request failed.
+    """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "load.json"
         subprocess.run(
             [sys.executable, "-m", "octavo.cli.main", "bench", "serve", "--base-url",
              server.base_url, "--server-pid", str(server.pid), "--prompt-format", "ids",
              "--vocab-size", str(_VOCABULARY.size), "--num-prompts", str(streams), "--input-len",
-             str(_INPUT_LEN), "--output-len", str(_OUTPUT_LEN), "--ignore-eos", "--bench-seed",
+             str(input_len), "--output-len", str(output_len), "--ignore-eos", "--bench-seed",
              str(seed), "--save-result", str(out)],
             check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
         report = json.loads(out.read_text())

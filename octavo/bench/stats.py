@@ -42,6 +42,28 @@ def percentile(samples: Sequence[float], percent: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
+def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """Two of the samples, between which the median of what they were drawn from lies with at least
+    this confidence, whatever the distribution; the extremes where they are too few for that.
+
+    The number of samples below the median is binomial (n, 1/2): the order statistics' interval,
+    see H. A. David and H. N. Nagaraja, Order Statistics, section 7.1.
+    Raises ValueError without samples.
+    """
+    if not samples:
+        raise ValueError("the median of no samples has no interval")
+    ordered = sorted(samples)
+    count = len(ordered)
+    left_out, below = 0, 0.5**count  # below: P(fewer than left_out + 1 samples under the median)
+    while left_out + 1 < (count + 1) // 2:
+        if 2 * below > 1 - confidence:
+            break
+        left_out += 1
+        below += math.comb(count, left_out) * 0.5**count
+    first = max(left_out - 1, 0)
+    return ordered[first], ordered[count - 1 - first]
+
+
 def ratio_of_medians(ours: Sequence[float], theirs: Sequence[float]) -> float:
     """median(ours) / median(theirs); NaN when either is missing or theirs is 0."""
     if not ours or not theirs:

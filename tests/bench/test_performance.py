@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks import all as everything
-from benchmarks import growth, report_performance, shared_prefix
+from benchmarks import growth, live_view, report_performance, shared_prefix
 from benchmarks.goals import Goal, goals, rate_of, storage_type
 from benchmarks.serving import efficiency_summary, gaps
 from benchmarks.startup_memory import PssWatch, pss_bytes
@@ -179,3 +179,14 @@ def test_the_driver_names_every_part_and_resumes(tmp_path: Path,
         (tmp_path / f"{name}.json").write_text("{}")
     assert everything.main(["--out", str(tmp_path), "--models", str(tmp_path)]) == 0
     assert capsys.readouterr().out.count("there already") == len(names) - 1  # without vllm
+
+
+def test_cost_of_the_live_view_is_told_by_pairs() -> None:
+    def runs(*cpu_s: float) -> list[dict[str, float]]:
+        return [{"tokens": 100, "cpu_s": value, "seconds": 2.0} for value in cpu_s]
+
+    found = live_view.summarize(runs(1.01, 2.02, 4.2), runs(1.0, 2.0, 4.0))
+    assert found["ratio"] == pytest.approx(1.01)
+    assert found["interval"] == (pytest.approx(1.01), pytest.approx(1.05))
+    assert found["open_cpu_ms_per_token"] == pytest.approx(20.2)
+    assert "+1.00 % (95 %: +1.00 to +5.00 %)" in live_view.text(found, 32)

@@ -15,7 +15,7 @@ from octavo.bench.serving_report import (
     report_text,
     serving_report,
 )
-from octavo.bench.stats import percentile, ratio_of_medians, summarize
+from octavo.bench.stats import median_interval, percentile, ratio_of_medians, summarize
 from octavo.errors import ConfigError
 
 
@@ -94,3 +94,23 @@ def test_goodput_bounds() -> None:
     for bad in ("ttft", "ttft:", "itl:5", "ttft:-1", "ttft:x", "tpot:nan", ":3"):
         with pytest.raises(ConfigError, match="NAME:MILLISECONDS"):
             parse_goodput([bad])
+
+
+def test_interval_of_a_median() -> None:
+    samples = [float(i) for i in range(20)]
+    random.Random(1).shuffle(samples)
+    assert median_interval(samples) == (5.0, 14.0)  # the 6th and the 15th: 95.9 %
+    assert median_interval(samples, 0.5) == (7.0, 12.0)
+    assert median_interval([3.0]) == (3.0, 3.0)
+    assert median_interval([3.0, 1.0, 2.0, 9.0, 5.0]) == (1.0, 9.0)  # five cannot give 95 %
+    with pytest.raises(ValueError, match="no samples"):
+        median_interval([])
+
+
+def test_interval_of_a_median_covers_it() -> None:
+    rng = np.random.default_rng(3)
+    for count in (6, 11, 20):
+        drawn = rng.exponential(size=(2000, count))
+        found = np.array([median_interval(list(row)) for row in drawn])
+        covered = (found[:, 0] <= np.log(2)) & (np.log(2) <= found[:, 1])
+        assert covered.mean() > 0.94
