@@ -21,9 +21,10 @@ _STYLE = """
 .oplot .grid{stroke:#d8dee4;fill:none}.oplot .axis{stroke:#57606a;fill:none}
 .oplot .soft{fill:#57606a}.oplot .title{font-weight:600;font-size:14px}
 .oplot .empty{fill:#d8dee4}
+.oplot .label{stroke:#ffffff;stroke-width:3px;paint-order:stroke}
 @media (prefers-color-scheme:dark){.oplot{fill:#e6edf3}.oplot .back{fill:#0d1117}
 .oplot .grid{stroke:#30363d}.oplot .axis{stroke:#8b949e}.oplot .soft{fill:#9da7b1}
-.oplot .empty{fill:#30363d}}
+.oplot .empty{fill:#30363d}.oplot .label{stroke:#0d1117}}
 """
 
 
@@ -223,10 +224,13 @@ def _panel_svg(panel: Panel, y0: float) -> tuple[str, float]:
         if not curve.is_dashed:
             parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{shade}"/>'
                       for x, y in spots]
+        elif len(spots) == 1:  # no line to see
+            parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="none" stroke="{shade}" '
+                      'stroke-width="2"/>' for x, y in spots]
         for (x, y), label in zip(spots, curve.labels):
             if label:
                 at_end = x > _LEFT + _WIDTH - 60
-                parts.append(_text(x - 7 if at_end else x + 7, y - 7, label,
+                parts.append(_text(x - 7 if at_end else x + 7, y - 7, label, css="label",
                                    anchor="end" if at_end else "start"))
     parts.append(_legend(names, y0))
     return "".join(parts), _TOP + _HEIGHT + _BOTTOM

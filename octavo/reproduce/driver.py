@@ -126,6 +126,11 @@ class CoreDriver:
         return self._num_complete == len(self.served)
 
     @property
+    def is_static(self) -> bool:
+        """Whether batches are static."""
+        return self._static is not None
+
+    @property
     def share_done(self) -> float:
         """0 to 1, by requests."""
         return self._num_complete / max(1, len(self.served))

@@ -29,7 +29,7 @@ from octavo.reproduce.lengths import (
 )
 
 CLAIMED = ("Scheduling in every iteration instead of once a request gives 36.9 times the "
-           "throughput of FasterTransformer at equal latency (GPT-3 175B on A100 GPUs)")
+           "throughput of FasterTransformer at equal latency (GPT-3 175B)")
 SOURCE = ("Yu et al., Orca: A Distributed Serving System for Transformer-Based Generative Models, "
           "OSDI 2022")
 ITERATION = "iteration-level"
@@ -47,7 +47,7 @@ _BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 class Sizes:
     """How much is run. slots: places in the batch; full_slots: for full lengths, whose prompts
     leave less memory and time for many. rates: of the iteration-level arm's saturated throughput.
-    output_scale: output lengths are multiplied by it."""
+    scale: all lengths are multiplied by it."""
 
     slots: int = 32
     num_saturated: int = 128
@@ -55,12 +55,12 @@ class Sizes:
     rates: tuple[float, ...] = (0.4, 0.8)
     full_slots: int = 8
     num_full: int = 24
-    output_scale: float = 1.0
+    scale: float = 1.0
 
 
 FULL = Sizes()
 QUICK = Sizes(slots=8, num_saturated=24, num_at_rate=10, rates=(0.6,), full_slots=4,
-              num_full=12, output_scale=0.1)
+              num_full=12, scale=0.1)
 
 
 @dataclasses.dataclass(slots=True, frozen=True)
@@ -75,8 +75,8 @@ class Load:
 
 @dataclasses.dataclass(slots=True, frozen=True)
 class ArmResult:
-    """One arm under one load. saturated_rate: output tokens a second while requests wait, NaN
-    where none do. wasted: share of the places held or waited for that no unfinished request had.
+    """One arm under one load. saturated_rate: output tokens a second in the steady state, NaN where
+    there is none. wasted: share of the places held or waited for that no unfinished request had.
     """
 
     arm: str
@@ -131,14 +131,15 @@ def measure(options: Options, sizes: Sizes, progress: Progress) -> Finding:
 def _shapes(lengths: Sequence[Lengths], sizes: Sizes,
             model_len: int) -> tuple[list[Lengths], list[Lengths], float]:
     """Lengths of the decode-dominated run and of the full one, and the factor of the latter's."""
-    outputs = [Lengths(one.prompt, max(1, round(one.output * sizes.output_scale)))
-               for one in lengths]
-    short = cut(outputs, prompt=min(_SHORT_PROMPT, model_len // 4), output=model_len)
+    wanted = [Lengths(max(1, round(one.prompt * sizes.scale)),
+                      max(1, round(one.output * sizes.scale))) for one in lengths]
+    prompt = max(1, round(_SHORT_PROMPT * sizes.scale))
+    short = cut(wanted, prompt=min(prompt, model_len // 4), output=model_len)
     most = max(one.output for one in short)
     room = model_len - max(one.prompt for one in short) - 1
     shrink = min(1.0, room / most)  # a short context keeps the shape of the distribution
     decode = [Lengths(one.prompt, max(1, int(one.output * shrink))) for one in short]
-    full, factor = scaled(outputs[:sizes.num_full], model_len - 1)
+    full, factor = scaled(wanted[:sizes.num_full], model_len - 1)
     return decode[:sizes.num_saturated], full, factor
 
 
@@ -222,11 +223,7 @@ def arm_result(arm: str, driver: CoreDriver, slots: int) -> ArmResult:
     latencies = [one.latency_s for one in driver.served]
     num_wanted = sum(step.num_wanted for step in steps)
     seconds = driver.clock_s
-    busy: list[StepRecord] = []
-    for step in steps:
-        if not step.num_waiting:
-            break
-        busy.append(step)
+    busy = _saturated(driver)
     busy_s = sum(step.seconds for step in busy)
     wasted = sum(step.num_held - step.num_useful + min(slots - step.num_held, step.num_waiting)
                  for step in steps)
@@ -236,6 +233,17 @@ def arm_result(arm: str, driver: CoreDriver, slots: int) -> ArmResult:
         sum(step.num_wanted for step in busy) / busy_s if busy else math.nan,
         statistics.fmean(latencies), percentile(latencies, 99), wasted / (useful + wasted),
         len(steps), sum(step.num_rows for step in steps), num_wanted, seconds)
+
+
+def _saturated(driver: CoreDriver) -> list[StepRecord]:
+    """The steps that show the steady state under more requests than places: until the last one is
+    admitted. Static batches are whole; with iteration-level scheduling it begins when the first
+    request has ended, since the places were filled in one burst, whose prompts would count without
+    their outputs."""
+    steps = driver.steps
+    end = next((i for i, step in enumerate(steps) if not step.num_waiting), len(steps))
+    first_end_s = 0.0 if driver.is_static else min(one.end_s for one in driver.served)
+    return [step for step in steps[:end] if step.start_s >= first_end_s]
 
 
 def step_costs(steps: Sequence[StepRecord]) -> list[tuple[int, float]]:
@@ -249,8 +257,8 @@ def step_costs(steps: Sequence[StepRecord]) -> list[tuple[int, float]]:
 
 
 def _rate(result: LoadResult, arm: str) -> float:
-    """Output tokens a second: while requests wait, where that is long enough to say anything,
-    else over the whole run, whose end no arm can fill."""
+    """Output tokens a second: in the steady state, where the run is long enough to have one, else
+    over the whole run, whose end no arm can fill."""
     saturated = [result.arms[name].saturated_rate for name in ARMS]
     is_long = len(result.load.arrivals) >= _MIN_BATCHES * result.load.slots
     if is_long and math.isinf(result.load.rate) and not any(map(math.isnan, saturated)):
@@ -299,7 +307,7 @@ def _load_table(result: LoadResult) -> Table:
          arm.mean_latency_s, arm.p99_latency_s, 100 * arm.wasted, arm.num_rows, arm.num_steps]
         for arm in result.arms.values()]
     return Table(f"{result.load.name}{rate}, {len(result.load.arrivals)} requests",
-                 ["arm", "tok/s", "tok/s, busy", "mean, s", "p99, s", "wasted, %", "rows",
+                 ["arm", "tok/s", "steady tok/s", "mean, s", "p99, s", "wasted, %", "rows",
                   "steps"], rows)
 
 
@@ -336,21 +344,25 @@ def _explanation(first: LoadResult, full: LoadResult, costs: list[tuple[int, flo
     padded, iteration = first.arms[PADDED], first.arms[ITERATION]
     computed = padded.num_rows / padded.num_wanted
     few, most = costs[0], costs[-1]
+    saved = 0.0
+    if most[0] > few[0]:
+        saved = 100 * (most[1] - few[1]) / (most[0] - few[0]) / (most[1] / most[0])
     return (
         f"A static batch computes {computed:.2f} rows for each token that somebody wants when "
         "finished rows stay in it (FasterTransformer, the paper's baseline, works like that); "
         f"iteration-level scheduling computes {iteration.num_rows / iteration.num_wanted:.2f}. "
-        f"That bounds the gain, and {_ratio(first, PADDED):.2f}x was measured, prompts included. "
-        f"Leaving the places empty instead costs {_ratio(first, FREE):.2f}x only, because on a "
-        f"CPU work is bound by rows: a step of {few[0]} takes {number(1000 * few[1])} ms and one "
-        f"of {most[0]} {number(1000 * most[1])} ms. On a GPU, where a step of few rows takes as "
-        "long as one of many, an empty place costs what a computed one does. "
+        f"That bounds the gain; {_ratio(first, PADDED):.2f}x was measured, prompts included, "
+        "which cost the same in all arms. Against a static batch whose finished rows cost nothing "
+        f"the gain is {_ratio(first, FREE):.2f}x: on this machine a step of {few[0]} takes "
+        f"{number(1000 * few[1])} ms and one of {most[0]} {number(1000 * most[1])} ms, so a place "
+        f"left empty saves {saved:.0f} % of what a row costs on average. On a GPU, where a step of "
+        "few rows takes about as long as one of many, it saves next to nothing. "
         f"With full prompts (lengths times {factor:.2f} to fit the context) prefill, the same in "
         f"all arms, takes most of the time: {_ratio(full, PADDED):.2f}x and "
         f"{_ratio(full, FREE):.2f}x. "
-        "The paper's 36.9x compares at equal latency, where a static batch must be small, on a "
-        "model of 175 billion parameters across 16 GPUs, against another engine; here both arms "
-        "run the same kernels, saturated.")
+        "The paper's 36.9x is at equal latency, for a model of 175 billion parameters on several "
+        "GPUs and against another engine with other kernels; here all arms run the same ones, "
+        "saturated.")
 
 
 CLAIM = Claim("orca", "iteration-level scheduling against static batches (Orca)", run)
