@@ -49,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
     claim = claim_named(args.name)
     options = Options(model=args.model, quick=args.quick, num_threads=args.num_threads,
                       trace=args.trace, data=args.data, url=args.url, seed=args.seed)
+    claim.check(options)
     finding = run_claim(claim, options)
     print_finding(finding)
     for path in write_finding(finding, folder=args.out, json_file=args.json):

@@ -14,10 +14,12 @@ from octavo.config import CacheSection, EngineConfig
 from octavo.config_resolve import EngineArgs
 from octavo.engine.core import EngineCore
 from octavo.engine.factory import build_core, resolve_args
+from octavo.errors import ConfigError
 from octavo.kvcache.manager import KVCacheManager
 from octavo.reproduce.finding import Cell, Finding
 
 MakeManager = Callable[[CacheSection, bytes], KVCacheManager]
+_SPECIAL_OPTIONS = ("trace", "data", "url")
 
 
 @dataclasses.dataclass(slots=True, frozen=True, kw_only=True)
@@ -72,11 +74,21 @@ class NoProgress:
 
 @dataclasses.dataclass(slots=True, frozen=True)
 class Claim:
-    """name: of the command. title: a line for the list. run: measures it; raises OctavoError."""
+    """name: of the command. title: a line for the list. run: measures it; raises OctavoError.
+    takes: which of the options trace, data and url it has a use for."""
 
     name: str
     title: str
     run: Callable[[Options, Progress], Finding]
+    takes: tuple[str, ...] = ()
+
+    def check(self, options: Options) -> None:
+        """Raises ConfigError for an option that would be ignored."""
+        for name in _SPECIAL_OPTIONS:
+            value = getattr(options, name)
+            if value is not None and name not in self.takes:
+                raise ConfigError(f"{name} is {str(value)!r}: the claim {self.name} has no use for "
+                                  "it, leave it out", param=name)
 
 
 @dataclasses.dataclass(slots=True, frozen=True)

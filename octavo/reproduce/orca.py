@@ -50,11 +50,11 @@ class Sizes:
     scale: all lengths are multiplied by it."""
 
     slots: int = 32
-    num_saturated: int = 128
-    num_at_rate: int = 32
+    num_saturated: int = 96
+    num_at_rate: int = 24
     rates: tuple[float, ...] = (0.4, 0.8)
-    full_slots: int = 8
-    num_full: int = 24
+    full_slots: int = 6
+    num_full: int = 18
     scale: float = 1.0
 
 
@@ -282,6 +282,7 @@ def _finding(results: list[LoadResult], facts: dict[str, Cell], factor: float) -
         Figure("throughput, full lengths, against computed finished rows",
                _ratio(full, PADDED), "x"),
         Figure("throughput, full lengths, against free finished rows", _ratio(full, FREE), "x"),
+        *_latency_figures(results),
         Figure("wasted places, decode-dominated, static", 100 * first.arms[FREE].wasted, "%"),
         Figure("wasted places, decode-dominated, iteration-level",
                100 * first.arms[ITERATION].wasted, "%"),
@@ -297,6 +298,18 @@ def _finding(results: list[LoadResult], facts: dict[str, Cell], factor: float) -
                                                         _cost_table(costs)],
         _diagrams(results, costs), _explanation(first, full, costs, factor), facts | counters,
         all(r.is_identical for r in results), {"loads": raw, "step_costs": costs})
+
+
+def _latency_figures(results: list[LoadResult]) -> list[Figure]:
+    """Of the highest rate."""
+    rated = [r for r in results if not math.isinf(r.load.rate)]
+    if not rated:
+        return []
+    arms = rated[-1].arms
+    padded, iteration = arms[PADDED], arms[ITERATION]
+    name = f"latency at {rated[-1].load.rate:.3g} requests/s, computed against iteration-level"
+    return [Figure(f"mean {name}", padded.mean_latency_s / iteration.mean_latency_s, "x"),
+            Figure(f"p99 {name}", padded.p99_latency_s / iteration.p99_latency_s, "x")]
 
 
 def _load_table(result: LoadResult) -> Table:
@@ -343,8 +356,8 @@ def _explanation(first: LoadResult, full: LoadResult, costs: list[tuple[int, flo
                  factor: float) -> str:
     padded, iteration = first.arms[PADDED], first.arms[ITERATION]
     computed = padded.num_rows / padded.num_wanted
-    few, most = costs[0], costs[-1]
-    saved = 0.0
+    few, most = (costs[0], costs[-1]) if costs else ((1, math.nan), (1, math.nan))
+    saved = math.nan
     if most[0] > few[0]:
         saved = 100 * (most[1] - few[1]) / (most[0] - few[0]) / (most[1] / most[0])
     return (
@@ -365,4 +378,5 @@ def _explanation(first: LoadResult, full: LoadResult, costs: list[tuple[int, flo
         "saturated.")
 
 
-CLAIM = Claim("orca", "iteration-level scheduling against static batches (Orca)", run)
+CLAIM = Claim("orca", "iteration-level scheduling against static batches (Orca)", run,
+              takes=("trace",))

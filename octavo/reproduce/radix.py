@@ -315,4 +315,5 @@ def _facts(found: dict[str, list[ChatRun]], sizes: Sizes, source: str) -> dict[s
     return facts
 
 
-CLAIM = Claim("radix", "a radix tree of KV blocks against no and exact-match prefix caches", run)
+CLAIM = Claim("radix", "a radix tree of KV blocks against no and exact-match prefix caches", run,
+              takes=("data",))

@@ -172,6 +172,11 @@ def test_an_unknown_claim_is_refused_with_the_names(capsys: pytest.CaptureFixtur
         claim_named("nothing")
 
 
+def test_an_option_without_a_use_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "chunked", "--trace", "x.csv"]) == 1
+    assert "--trace is 'x.csv': the claim chunked has no use for it" in capsys.readouterr().err
+
+
 def test_ctrl_c_ends_a_claim_between_steps() -> None:
     import os
     import signal
