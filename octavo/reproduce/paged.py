@@ -361,4 +361,5 @@ def _facts(sizes: Sizes, arms: list[EngineArm], source: str) -> dict[str, Cell]:
     return facts
 
 
-CLAIM = Claim("paged", "paged KV blocks against contiguous reservations, at equal memory", run)
+CLAIM = Claim("paged", "paged KV blocks against contiguous reservations, at equal memory", run,
+              takes=("trace",))
