@@ -207,9 +207,29 @@ async def _prompts(request: CompletionRequest, state: ServerState) -> list[Any]:
     for index, item in enumerate(items):
         if not isinstance(item, str):
             _check_ids(item, f"prompt[{index}]" if len(items) > 1 else "prompt")
+    if request.suffix:
+        return await _gaps(items, texts, request, state)
     ids = iter(await _encode(texts, request, state))
     return [{"prompt": item, "prompt_token_ids": next(ids)} if isinstance(item, str) else item
             for item in items]
+
+
+async def _gaps(items: list[Any], texts: list[str], request: CompletionRequest,
+                state: ServerState) -> list[Any]:
+    """Prompts for the text between each item and the suffix."""
+    assert request.suffix is not None
+    wants_bos = request.add_special_tokens
+    bare = msgspec.structs.replace(request, add_special_tokens=False)
+    *encoded, after = await _encode([*texts, request.suffix], bare, state)
+    ids = iter(encoded)
+    gap = state.llm.tokenizer.encode_gap
+    prompts: list[Any] = []
+    for item in items:
+        before = next(ids) if isinstance(item, str) else item
+        filled = gap(before, after, add_special_tokens=wants_bos and isinstance(item, str))
+        prompts.append({"prompt": item, "prompt_token_ids": filled} if isinstance(item, str)
+                       else {"prompt_token_ids": filled})
+    return prompts
 
 
 def _holds_float(item: Any) -> bool:
