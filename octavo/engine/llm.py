@@ -144,7 +144,13 @@ class LLM:
              tools: Sequence[Mapping[str, Any]] | None = None,
              chat_template_kwargs: Mapping[str, Any] | None = None) -> list[RequestOutput]:
         """generate() for one conversation or a list of them, each a list of
-        {"role": ..., "content": ...}."""
+        {"role": ..., "content": ...}.
+
+        tools: functions in the shape of OpenAI's API, shown to the model by its chat template, and
+            nothing more: no grammar holds the output to calls, and a call that the model writes is
+            in the output's text as it wrote it (markup of special tokens: with
+            skip_special_tokens=False). The server's routes enforce and parse calls.
+        """
         self._alive()
         prompts: list[Prompt] = [
             chat_prompt(self._parts.tokenizer, self._parts.chat_template, conversation,
