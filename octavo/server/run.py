@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 
 from octavo.config import ServerSection
 from octavo.errors import ConfigError, OctavoError
-from octavo.server.http_protocol import BoundedHttpProtocol
+from octavo.server.http_protocol import bounded_protocol, connections_allowed
 from octavo.server.state import ServerState
 
 BACKLOG = 2048
@@ -82,8 +82,8 @@ class ServerRun:
         """
         self._state = app.state.server
         config = uvicorn.Config(
-            app, loop="uvloop", http=BoundedHttpProtocol, ws="none", lifespan="on", log_config=None,
-            access_log=False, server_header=False, backlog=BACKLOG,
+            app, loop="uvloop", http=bounded_protocol(connections_allowed()), ws="none",
+            lifespan="on", log_config=None, access_log=False, server_header=False, backlog=BACKLOG,
             root_path=self._section.root_path, timeout_keep_alive=_KEEP_ALIVE_S,
             # the drain has ended by then; what is left is clients that do not read
             timeout_graceful_shutdown=int(self._section.shutdown_timeout_s + _FAREWELL_S) + 1,
