@@ -103,7 +103,7 @@ class ProcessHost:
             with theirs:
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-m", "octavo.engine.core_process",
-                     str(theirs.fileno())],
+                     str(theirs.fileno()), config.server.log_level, config.server.log_format],
                     stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),),
                     env=child_environment(),
                 )

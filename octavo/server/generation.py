@@ -14,6 +14,7 @@ from octavo.engine.output_collector import OutputCollector
 from octavo.engine.outputs import OutputKind, RequestOutput
 from octavo.errors import EngineDeadError, InvalidRequestError
 from octavo.server.protocol.responses import PromptTokensDetails, Usage
+from octavo.server.request_record import current_record
 from octavo.server.state import ServerState
 
 # after this many prompts of one request, let others have the event loop
@@ -35,6 +36,7 @@ class Generation:
         self._response_id = response_id
         self._requests: list[tuple[str, OutputCollector]] = []
         self._client_gone = False
+        self._record = current_record()
         self.num_prompt_tokens = 0
         self.num_completion_tokens = 0
         self.num_cached_tokens = 0
@@ -53,7 +55,7 @@ class Generation:
                 collector = await self._state.llm.add_request(
                     prompt, params, engine_id, priority=priority, output_kind=kind,
                     strict_max_tokens=strict_max_tokens, score_only=score_only)
-                self._requests.append((engine_id, collector))
+                self._note(engine_id, collector, params)
         except BaseException:
             await self.close()
             raise
@@ -65,7 +67,16 @@ class Generation:
         ids = [self._state.engine_id(self._response_id) for _ in prompts]
         collectors = await self._state.llm.add_requests(
             list(zip(prompts, params, ids)), output_kind="final", score_only=score_only)
-        self._requests += zip(ids, collectors)
+        for engine_id, collector, one in zip(ids, collectors, params, strict=True):
+            self._note(engine_id, collector, one)
+
+    def _note(self, engine_id: str, collector: OutputCollector, params: SamplingParams) -> None:
+        self._requests.append((engine_id, collector))
+        if self._record is not None:
+            self._record.generated.append(collector.metrics)
+            self._record.response_id = self._response_id
+            self._record.model = self._record.model or self._state.names[0]
+            self._record.params = self._record.params or params
 
     def _check_number(self, num_prompts: int, n: int) -> None:
         """More than the queue holds can never run: no later try would help."""
