@@ -107,6 +107,9 @@ def sampling_fields(vocab_size: int, max_model_len: int) -> dict[str, Schema]:
         "structured_outputs": structured_outputs(),
         "stream_options": {"$ref": "#/components/schemas/StreamOptions"},
         "chat_template_kwargs": {"type": "object", "description": "Variables of the template."},
+        "timings": _FLAG | {"description": "Report the answer's timings; of a stream, in its last "
+                                           "chunk."},
+        "timings_per_token": _FLAG | {"description": "Report them in every chunk of a stream."},
     }
 
 
