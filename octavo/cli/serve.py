@@ -88,6 +88,10 @@ def _add_observability_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--metrics-prefix", default="octavo", metavar="NAME",
                        help="what names of metrics begin with; with vllm, dashboards made for it "
                        "show this server (default %(default)s)")
+    group.add_argument("--otlp-traces-endpoint", metavar="URL",
+                       help="OpenTelemetry collector that takes OTLP over HTTP, such as "
+                       "http://localhost:4318/v1/traces: gets a span for each request (needs the "
+                       "extra otel)")
 
 
 def _add_tool_flags(parser: argparse.ArgumentParser) -> None:
@@ -116,9 +120,11 @@ def run(args: argparse.Namespace) -> int:
     from octavo.engine.async_llm import AsyncLLM
     from octavo.server.app import create_app
     from octavo.server.run import ServerRun, bind_socket, listen
+    from octavo.server.tracing import open_tracing
 
     set_up_logging(args.log_level, args.log_format)
     section = _section(args)
+    tracer = open_tracing(args.otlp_traces_endpoint) if args.otlp_traces_endpoint else None
     sock = bind_socket(args.host, args.port)  # first: a port in use should not cost a load
     resolution = _resolve(args, section)
     config = resolution.config
@@ -143,7 +149,7 @@ def run(args: argparse.Namespace) -> int:
             tell(f"octavo: cannot write to standard output: {error.strerror}")
 
     app = create_app(llm, config.server, allowed_origins=args.allowed_origins,
-                     log_requests=not args.disable_log_requests, on_ready=announce,
+                     log_requests=not args.disable_log_requests, tracer=tracer, on_ready=announce,
                      on_load_error=server.engine_failed)
     return server.run(app, sock)
 
