@@ -210,6 +210,11 @@ class AsyncLLM:
         return self._errored
 
     @property
+    def engine_pid(self) -> int | None:
+        """The engine's process; None if it runs in this one."""
+        return self._engine.host.pid
+
+    @property
     def max_num_samples(self) -> int:
         """Most samples, of all requests together, that may run or wait at once."""
         limits = self.config.scheduler

@@ -280,6 +280,9 @@ def _check_totals(end: Scrape, load: Load) -> None:
     assert end["num_requests_running"] == end["num_requests_waiting"] == 0
     assert end["kv_cache_usage_perc"] == 0 < end["kv_cached_blocks"]
     assert end["engine_ready"] == 1
+    assert set(end.by("process_cpu_seconds_total", "process")) == {"server", "engine"}
+    memory = end.by("process_resident_memory_bytes", "process")
+    assert all(1e7 < memory[process] < 4e9 for process in ("server", "engine"))
     assert end.by("http_requests_total", "handler")["/v1/completions"] == total
 
 
