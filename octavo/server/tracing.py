@@ -36,7 +36,6 @@ _PARAMS = {
 }
 # a collector that is gone may not hold up the end of the server for longer
 _CLOSE_TIMEOUT_S = 3.0
-_EXPORT_TIMEOUT_S = 10.0
 # a collector that is down is told of once in so long
 _COMPLAINT_INTERVAL_S = 60.0
 
@@ -56,11 +55,9 @@ def open_tracing(endpoint: str) -> "RequestTracer":
                           "pip install 'octavo[otel]'", param="otlp_traces_endpoint") from None
     quiet = _SeldomFilter()
     for name in ("opentelemetry.exporter.otlp.proto.http.trace_exporter",
-                 "opentelemetry.exporter.otlp.proto.http._common",
-                 "opentelemetry.exporter.otlp.common.http",
                  "opentelemetry.sdk._shared_internal"):
         logging.getLogger(name).addFilter(quiet)
-    exporter = OTLPSpanExporter(url, timeout=_EXPORT_TIMEOUT_S)
+    exporter = OTLPSpanExporter(url)
     return RequestTracer(BatchSpanProcessor(exporter))
 
 
