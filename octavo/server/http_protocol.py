@@ -22,6 +22,8 @@ from octavo.server.errors import JSON
 HEAD_TIMEOUT_S = 30.0
 # request line and headers together; servers commonly allow 8 to 64 KiB
 MAX_HEAD_BYTES = 64 * 1024
+# under this name a request's scope has a function that cuts its connection, whatever was not sent
+ABORT = "octavo.abort"
 # "Speak HTTP/2 with me if you can" is a wish that a server may pass over (RFC 9110, 7.8), but the
 # parser would stop at it, before the body.
 # A piece of a head may begin with that line.
@@ -99,6 +101,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope[ABORT] = self.transport.abort  # type: ignore[literal-required]
         self._head_bytes = 0
 
     def on_url(self, url: bytes) -> None:
