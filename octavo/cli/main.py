@@ -57,13 +57,7 @@ def _run(argv: Sequence[str]) -> int:
 
         if not isinstance(error, OctavoError):
             raise  # a bug of ours: the traceback is wanted
-        message = spelled(error.message, args, error.param)
-        if getattr(args, "log_format", "text") == "json":
-            import logging
-
-            logging.getLogger("octavo").error("%s", message)
-        else:
-            tell(f"octavo: error: {message}")
+        tell(f"octavo: error: {spelled(error.message, args, error.param)}")
         return 1
 
 

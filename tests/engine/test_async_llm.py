@@ -301,8 +301,7 @@ def test_metrics_add_up() -> None:
         registry = llm.metrics_registry
 
         def value(name: str, **labels: str) -> float | None:
-            return registry.get_sample_value(
-                f"octavo:{name}", {"model_name": "fake", "engine": "0", **labels})
+            return registry.get_sample_value(f"octavo:{name}", {"model_name": "fake", **labels})
 
         assert value("generation_tokens_total") == 16  # with EOS
         assert value("prompt_tokens_total") == 4

@@ -24,11 +24,13 @@ class ServerProcess:
     def __init__(self, model: str, *arguments: str, port: int = 0,
                  stdout: str | None = None) -> None:
         # files, not pipes: a server must never wait for a test to read
+        # where requests are recorded, by every server
+        main = "tests.api_record" if "OCTAVO_TEST_API_RECORD" in os.environ else "octavo.cli.main"
         self._out: IO[str] = (  # a file, or a device that refuses
             tempfile.TemporaryFile("w+") if stdout is None else open(stdout, "w"))  # noqa: SIM115
         self._err = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "octavo.cli.main", "serve", model, "--port", str(port),
+            [sys.executable, "-m", main, "serve", model, "--port", str(port),
              *arguments],
             stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._err,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
