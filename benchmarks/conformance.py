@@ -10,6 +10,7 @@ import argparse
 import base64
 import collections
 import contextlib
+import copy
 import dataclasses
 import json
 import re
@@ -31,6 +32,8 @@ _NAME = "conformance-model"
 _MAX_MODEL_LEN = 256
 _MAX_TOKEN_ID = 255  # the tiny model's vocabulary is bytes
 _TIMEOUT_S = 900.0
+_SSE = "text/event-stream"
+_TOOL_NAME = "^[a-zA-Z0-9_-]{1,64}$"
 _OPERATIONS = ("createChatCompletion", "createCompletion", "createResponse", "listModels",
                "retrieveModel")
 _TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
@@ -46,6 +49,7 @@ _KEPT = {
     "ToolChoiceParam": ("ToolChoiceOptions", "ToolChoiceAllowed", "ToolChoiceFunction",
                         "ToolChoiceCustom"),
     "InputContent": ("InputTextContent",),
+    "FunctionAndCustomToolCallOutput": ("InputTextContent",),
     "Item": ("InputMessage", "OutputMessage", "FunctionToolCall", "FunctionCallOutputItemParam",
              "CustomToolCall", "CustomToolCallOutput", "ReasoningItem"),
     "InputItem": ("EasyInputMessage", "Item"),
@@ -101,7 +105,7 @@ def main(argv: list[str] | None = None) -> int:
                 _print(run)
                 runs.append(run)
     if args.json is not None:
-        args.json.write_text(json.dumps([dataclasses.asdict(run) for run in runs], indent=1))
+        args.json.write_text(json.dumps([_plain(run) for run in runs], indent=1))
     return int(any(run.num_failures or run.total().server_errors for run in runs))
 
 
@@ -133,7 +137,9 @@ def _server(model: str | None, folder: Path) -> Iterator[ServerProcess]:
 def _runs(url: str, args: argparse.Namespace, program: Path, folder: Path) -> Iterator[Run]:
     common = ["--max-examples", str(args.max_examples), "--seed", str(args.seed)]
     yield _run("own document", program, folder,
-               [f"{url}/openapi.json", "--url", url, "--phases", "coverage,fuzzing", *common])
+               [f"{url}/openapi.json", "--url", url, "--phases", "coverage,fuzzing",
+                "--exclude-operation-id", "liveEvents",  # a stream without an end
+                *common])
     if args.openai_spec is None:
         return
     chosen = [word for name in _OPERATIONS for word in ("--include-operation-id", name)]
@@ -148,13 +154,18 @@ def _runs(url: str, args: argparse.Namespace, program: Path, folder: Path) -> It
                    [str(path), "--url", f"{url}/v1", "--mode", "positive", *chosen, *common])
 
 
+def _plain(run: Run) -> dict[str, Any]:
+    """For JSON. dataclasses.asdict makes no counter of a counter."""
+    counts = {name: {"valid": c.valid, "accepted": c.accepted, "invalid": c.invalid,
+                     "server_errors": c.server_errors, "refusals": dict(c.refusals.most_common())}
+              for name, c in run.counts.items()}
+    return {"name": run.name, "counts": counts, "failures": run.failures}
+
+
 def fit_model(spec: dict[str, Any], name: str) -> None:
     """What no document of another server can say: this model's name and token ids. And where it
-    contradicts its own server: with echo, the first token of a prompt has no logprob."""
-    choice = spec["components"]["schemas"]["CreateCompletionResponse"]["properties"]["choices"]
-    logprobs = choice["items"]["properties"]["logprobs"]["anyOf"][0]["properties"]
-    for field in ("token_logprobs", "top_logprobs"):
-        logprobs[field]["items"] = {"anyOf": [logprobs[field]["items"], {"type": "null"}]}
+    contradicts its own server and descriptions: see fit_answers."""
+    fit_answers(spec)
     schemas = spec["components"]["schemas"]
     model = {"type": "string", "enum": [name]}
     schemas["ModelIdsShared"] = schemas["ModelIdsResponses"] = model
@@ -171,8 +182,35 @@ def fit_model(spec: dict[str, Any], name: str) -> None:
         parameter["schema"] = model
 
 
+def fit_answers(spec: dict[str, Any]) -> None:
+    """With echo, the first token of a prompt has no logprob. Completions are streamed, too, as the
+    description of `stream` says, with choices that have not finished. And what the document gives
+    as the schema of an event stream is that of the JSON in the events' data."""
+    schemas = spec["components"]["schemas"]
+    choice = schemas["CreateCompletionResponse"]["properties"]["choices"]["items"]["properties"]
+    logprobs = choice["logprobs"]["anyOf"][0]["properties"]
+    for field in ("token_logprobs", "top_logprobs"):
+        logprobs[field]["items"] = {"anyOf": [logprobs[field]["items"], {"type": "null"}]}
+    chunk = copy.deepcopy(schemas["CreateCompletionResponse"])
+    parts = chunk["properties"]["choices"]["items"]["properties"]
+    parts["finish_reason"] = {"anyOf": [parts["finish_reason"], {"type": "null"}]}
+    schemas["CreateCompletionChunk"] = chunk
+    content = spec["paths"]["/completions"]["post"]["responses"]["200"]["content"]
+    content[_SSE] = {"schema": {"$ref": "#/components/schemas/CreateCompletionChunk"}}
+    for path in ("/chat/completions", "/completions", "/responses"):
+        content = spec["paths"][path]["post"]["responses"]["200"]["content"]
+        payload = content[_SSE]["schema"]
+        content[_SSE]["schema"] = {"type": "object", "required": ["data"], "properties": {
+            "data": {"type": "string", "anyOf": [
+                {"const": "[DONE]"},
+                {"contentMediaType": "application/json", "contentSchema": payload}]}}}
+
+
 def leave_out_hosted(spec: dict[str, Any]) -> None:
-    """Takes fields and parts of unions away, in place."""
+    """Takes fields and parts of unions away, in place. And what then remains valid only by an
+    oversight of the document: a request without any input (without stored prompts and
+    conversations there is none), tools whose names are not what their descriptions say, a choice
+    among no tools."""
     schemas = spec["components"]["schemas"]
     for name in ("CreateResponse", "ResponseProperties", "CreateChatCompletionRequest"):
         for part in (schemas[name], *schemas[name].get("allOf", ())):
@@ -185,6 +223,15 @@ def leave_out_hosted(spec: dict[str, Any]) -> None:
                                         if part.get("$ref", "").rpartition("/")[2] in kept]
                 schemas[name].pop("discriminator", None)
                 assert schemas[name][union], name
+    results = schemas["FunctionCallOutputItemParam"]["properties"]["output"]["oneOf"][1]
+    results["items"] = {"$ref": "#/components/schemas/InputTextContentParam"}
+    schemas["CreateResponse"]["allOf"].append({"required": ["input"]})
+    for name in ("FunctionTool", "CustomToolParam"):
+        schemas[name]["properties"]["name"]["pattern"] = _TOOL_NAME
+    for name in ("FunctionObject", "CustomToolChatCompletions"):
+        found = schemas[name]["properties"]
+        found.get("custom", {"properties": found})["properties"]["name"]["pattern"] = _TOOL_NAME
+    schemas["ToolChoiceAllowed"]["properties"]["tools"]["minItems"] = 1
 
 
 def _run(name: str, program: Path, folder: Path, words: Sequence[str]) -> Run:

@@ -10,6 +10,7 @@ KVCacheDtype = Literal["f32", "bf16", "int8"]
 SchedulingPolicy = Literal["fcfs", "priority"]
 BackendName = Literal["cpu", "reference"]
 Quantization = Literal["int8", "int4"]
+LogFormat = Literal["text", "json"]
 
 
 @dataclasses.dataclass(slots=True, frozen=True)
@@ -73,6 +74,10 @@ class ServerSection:
     # a busy engine without a step for this long is ended: minutes, because a step of a large model
     # on a slow machine takes one
     engine_step_timeout_s: float = 300.0
+    metrics_prefix: str = "octavo"
+    log_level: str = "info"
+    log_format: LogFormat = "text"
+    log_interval_s: float = 10.0  # between two lines of statistics; 0: none
 
 
 @dataclasses.dataclass(slots=True, frozen=True)

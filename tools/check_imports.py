@@ -22,11 +22,13 @@ _WORKER = _BACKENDS | _CORE
 _EXECUTOR = _WORKER | {"worker", "executor"}
 _ENGINE = _EXECUTOR | {
     "engine", "scheduler", "kvcache", "tokenizer", "grammar", "config_resolve", "machine",
+    "log_format",
 }
 
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "env": {"errors"},
+    "log_format": set(),
     "machine": _BASE,
     "core": _BASE,
     "config": _BASE | {"core"},
@@ -52,7 +54,7 @@ ALLOWED: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 # These must import with nothing but the standard library and msgspec installed.
-STDLIB_ONLY = {"core", "kvcache", "scheduler", "errors", "env", "config"}
+STDLIB_ONLY = {"core", "kvcache", "scheduler", "errors", "env", "config", "log_format"}
 
 
 def package_of(path: Path) -> str:

@@ -57,7 +57,13 @@ def _run(argv: Sequence[str]) -> int:
 
         if not isinstance(error, OctavoError):
             raise  # a bug of ours: the traceback is wanted
-        tell(f"octavo: error: {spelled(error.message, args, error.param)}")
+        message = spelled(error.message, args, error.param)
+        if getattr(args, "log_format", "text") == "json":
+            import logging
+
+            logging.getLogger("octavo").error("%s", message)
+        else:
+            tell(f"octavo: error: {message}")
         return 1
 
 

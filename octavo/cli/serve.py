@@ -4,7 +4,6 @@ import argparse
 import json
 import logging
 import re
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -20,11 +19,14 @@ from octavo.cli.flags import (
 )
 from octavo.cli.parser import spelled
 from octavo.cli.streams import drop_output, tell
+from octavo.log_format import FORMATS, LEVELS, fields, set_up_logging
 
 if TYPE_CHECKING:
     from octavo.config import ServerSection
     from octavo.config_resolve import Resolution
 
+
+logger = logging.getLogger("octavo.server")
 
 # scheme://host[:port]; browser extensions and desktop shells have schemes of their own
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
@@ -52,10 +54,6 @@ def add_parser(commands: Commands) -> None:
                        help="no page for browsers at /")
     group.add_argument("--strict-params", action="store_true",
                        help="refuse request fields that are unknown, instead of ignoring them")
-    group.add_argument("--log-level", default="info",
-                       choices=("debug", "info", "warning", "error"))
-    group.add_argument("--disable-log-requests", action="store_true",
-                       help="no line for each request")
     group.add_argument("--shutdown-timeout", type=float, default=30.0, metavar="SECONDS",
                        help="how long Ctrl-C waits for running requests (default %(default)s)")
     group.add_argument("--request-timeout", type=float, default=0.0, metavar="SECONDS",
@@ -66,10 +64,34 @@ def add_parser(commands: Commands) -> None:
     group.add_argument("--engine-step-timeout", type=float, default=300.0, metavar="SECONDS",
                        help="a busy engine silent for this long counts as dead; 0: never "
                        "(default %(default)s)")
+    _add_observability_flags(parser)
     _add_tool_flags(parser)
     add_chat_template_flag(parser)
     add_engine_flags(parser)
     add_batch_flags(parser)
+
+
+def _add_observability_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("observability")
+    group.add_argument("--log-level", default="info", choices=LEVELS)
+    group.add_argument("--log-format", default="text", choices=FORMATS,
+                       help="json: one object a line (default %(default)s)")
+    group.add_argument("--disable-log-requests", action="store_true",
+                       help="no line for each request")
+    group.add_argument("--enable-log-requests", action="store_true",
+                       help="without effect, for command lines of vLLM: it is on")
+    group.add_argument("--disable-log-stats", action="store_true",
+                       help="no line of statistics now and then; /metrics stays")
+    group.add_argument("--log-interval", type=float, default=10.0, metavar="SECONDS",
+                       help="between two lines of statistics, while there is traffic "
+                       "(default %(default)s)")
+    group.add_argument("--metrics-prefix", default="octavo", metavar="NAME",
+                       help="what names of metrics begin with; with vllm, dashboards made for it "
+                       "show this server (default %(default)s)")
+    group.add_argument("--otlp-traces-endpoint", metavar="URL",
+                       help="OpenTelemetry collector that takes OTLP over HTTP, such as "
+                       "http://localhost:4318/v1/traces: gets a span for each request (needs the "
+                       "extra otel)")
 
 
 def _add_tool_flags(parser: argparse.ArgumentParser) -> None:
@@ -98,9 +120,11 @@ def run(args: argparse.Namespace) -> int:
     from octavo.engine.async_llm import AsyncLLM
     from octavo.server.app import create_app
     from octavo.server.run import ServerRun, bind_socket, listen
+    from octavo.server.tracing import open_tracing
 
-    _set_up_logging(args.log_level)
+    set_up_logging(args.log_level, args.log_format)
     section = _section(args)
+    tracer = open_tracing(args.otlp_traces_endpoint) if args.otlp_traces_endpoint else None
     sock = bind_socket(args.host, args.port)  # first: a port in use should not cost a load
     resolution = _resolve(args, section)
     config = resolution.config
@@ -110,8 +134,14 @@ def run(args: argparse.Namespace) -> int:
 
     def announce() -> None:
         port = sock.getsockname()[1]
-        lines = _banner(resolution, f"http://{_shown_host(args.host)}:{port}",
-                        time.monotonic() - started)
+        url = f"http://{_shown_host(args.host)}:{port}"
+        seconds = time.monotonic() - started
+        if args.log_format == "json":
+            logger.info("ready after %.1f s on %s", seconds, url, extra=fields({
+                "url": url, "model": config.model.served_model_names[0],
+                "seconds": round(seconds, 3), "resolved": list(resolution.lines)}))
+            return
+        lines = _banner(resolution, url, seconds)
         try:
             print(spelled("\n".join(lines), args), flush=True)
         except OSError as error:  # it serves all the same
@@ -119,7 +149,7 @@ def run(args: argparse.Namespace) -> int:
             tell(f"octavo: cannot write to standard output: {error.strerror}")
 
     app = create_app(llm, config.server, allowed_origins=args.allowed_origins,
-                     log_requests=not args.disable_log_requests, on_ready=announce,
+                     log_requests=not args.disable_log_requests, tracer=tracer, on_ready=announce,
                      on_load_error=server.engine_failed)
     return server.run(app, sock)
 
@@ -139,6 +169,7 @@ def _resolve(args: argparse.Namespace, section: "ServerSection") -> "Resolution"
 
 def _section(args: argparse.Namespace) -> "ServerSection":
     from octavo.config import ServerSection
+    from octavo.engine.metrics_export import check_prefix
     from octavo.errors import ConfigError
 
     if not 0 <= args.shutdown_timeout <= 86400:
@@ -149,6 +180,10 @@ def _section(args: argparse.Namespace) -> "ServerSection":
             raise ConfigError(f"{flag} is {seconds}: give 0 (never) or 0.1 to 86400 seconds")
     if not 0 <= args.engine_restarts <= 1000:
         raise ConfigError(f"--engine-restarts is {args.engine_restarts}: give 0 to 1000")
+    if not 0.1 <= args.log_interval <= 86400:
+        raise ConfigError(f"--log-interval is {args.log_interval}: give 0.1 to 86400 seconds, or "
+                          "--disable-log-stats")
+    check_prefix(args.metrics_prefix)
     if not args.host.strip():
         raise ConfigError("--host is empty: give an address, such as 127.0.0.1 (this machine) or "
                           "0.0.0.0 (every network)")
@@ -174,7 +209,9 @@ def _section(args: argparse.Namespace) -> "ServerSection":
         strict_params=args.strict_params, serve_page=not args.no_page,
         tool_call_parser=args.tool_call_parser, reasoning_parser=args.reasoning_parser,
         shutdown_timeout_s=args.shutdown_timeout, request_timeout_s=args.request_timeout,
-        engine_restarts=args.engine_restarts, engine_step_timeout_s=args.engine_step_timeout)
+        engine_restarts=args.engine_restarts, engine_step_timeout_s=args.engine_step_timeout,
+        metrics_prefix=args.metrics_prefix, log_level=args.log_level, log_format=args.log_format,
+        log_interval_s=0.0 if args.disable_log_stats else args.log_interval)
 
 
 def _banner(resolution: "Resolution", url: str, seconds: float) -> list[str]:
@@ -207,11 +244,3 @@ def _shown_host(host: str) -> str:
     if host in ("0.0.0.0", "::", ""):
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host
-
-
-def _set_up_logging(level: str) -> None:
-    logging.raiseExceptions = False  # a log that cannot be written is not worth a traceback each
-    logging.basicConfig(level=level.upper(), stream=sys.stderr,
-                        format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for name in ("uvicorn.error", "asyncio"):  # their news is ours to tell
-        logging.getLogger(name).setLevel(logging.WARNING)

@@ -26,7 +26,8 @@ from octavo.engine.factory import FrontEndParts, build_core, load_front_end, res
 from octavo.engine.input_processor import InputProcessor, PreparedRequest, Prompt
 from octavo.engine.live_feed import LiveFeed, LiveListener
 from octavo.engine.load_arguments import model_argument, refuse_unknown, template_argument
-from octavo.engine.metrics import EngineCollector, FrontEndMetrics, make_registry
+from octavo.engine.metrics import FrontEndMetrics
+from octavo.engine.metrics_export import EngineCollector, EngineFacts, make_registry
 from octavo.engine.output_collector import OutputCollector
 from octavo.engine.output_processor import OutputProcessor
 from octavo.engine.outputs import OutputKind, RequestOutput
@@ -56,7 +57,7 @@ class AsyncLLM:
     model file raises here). `await wait_ready()` waits for the engine. All coroutines must run in
     one event loop. Arguments and errors of the constructor: as LLM's.
 
-    Attributes: config; tokenizer; chat_template; engine_info (limits, None until ready).
+    Attributes: config; tokenizer; chat_template; engine_info (limits, None until ready); metrics.
     """
 
     def __init__(self, model: str | os.PathLike[str], *, max_model_len: int | None = None,
@@ -180,20 +181,14 @@ class AsyncLLM:
                                       eos_token_ids=parts.eos_token_ids)
         # of their own: slow checks of grammars hold up nothing but one another
         self._grammar_threads = ThreadPoolExecutor(NUM_HELPERS, thread_name_prefix="octavo-check")
-        self._metrics = FrontEndMetrics()
-        self._outputs = OutputProcessor(parts.tokenizer, self._metrics)
+        self.metrics = FrontEndMetrics()
+        self._outputs = OutputProcessor(parts.tokenizer, self.metrics)
         self._stats = SchedulerStats()
         self._idle = asyncio.Event()
         self._idle.set()
         self.metrics_registry: CollectorRegistry = make_registry(EngineCollector(
-            self._metrics, lambda: self._stats, model_name=config.model.served_model_names[0],
-            cache_config={
-                "block_size": str(config.cache.block_size),
-                "num_gpu_blocks": str(config.cache.num_blocks),
-                "cache_dtype": config.cache.dtype,
-                "enable_prefix_caching": str(config.cache.enable_prefix_caching),
-            },
-        ))
+            self.metrics, lambda: self._stats, _facts(config),
+            prefix=config.server.metrics_prefix, is_ready=lambda: self.is_ready))
 
     async def wait_ready(self) -> EngineReady:
         """Returns once the engine is loaded. Raises ModelLoadError, ConfigError, ... (the typed
@@ -213,6 +208,11 @@ class AsyncLLM:
     def errored(self) -> OctavoError | None:
         """Why the engine is gone, or None."""
         return self._errored
+
+    @property
+    def engine_pid(self) -> int | None:
+        """The engine's process; None if it runs in this one."""
+        return self._engine.host.pid
 
     @property
     def max_num_samples(self) -> int:
@@ -315,8 +315,9 @@ class AsyncLLM:
         client.add([core for prepared in requests for core in prepared.core_requests])
         collectors = []
         for prepared in requests:
-            collectors.append(OutputCollector())
-            self._outputs.add(prepared, kind=kind, sink=collectors[-1].put)
+            collector = OutputCollector()
+            collector.metrics = self._outputs.add(prepared, kind=kind, sink=collector.put)
+            collectors.append(collector)
         self._engine.expect_news()
         self._idle.clear()
         return collectors
@@ -402,6 +403,7 @@ class AsyncLLM:
                 f"n is {num_samples}: this engine runs or queues {bound} samples, give at most "
                 "that many", param="n")
         if self._outputs.num_samples + num_samples > bound:
+            self.metrics.admission_rejections += 1
             raise QueueFullError(
                 f"{self._outputs.num_samples} requests are running or waiting, and {bound} may: "
                 "try again later")
@@ -411,7 +413,7 @@ class AsyncLLM:
         self._abort_in_core(aborts)
         if outputs.stats is not None:
             self._stats = outputs.stats
-        self._metrics.observe_stats(outputs.stats)
+        self.metrics.observe_stats(outputs.stats)
         self._note_idle()
 
     def _greet(self, ready: EngineReady) -> None:
@@ -452,7 +454,8 @@ class AsyncLLM:
 
     def _lost(self, error: OctavoError) -> None:
         self._outputs.fail_all(error)
-        self._metrics.engine_restarts += 1
+        self.metrics.engine_restarted(self._stats)
+        self._stats = SchedulerStats()
         self._idle.set()
 
     def _died(self, error: OctavoError) -> None:
@@ -462,6 +465,13 @@ class AsyncLLM:
         self._idle.set()
         if self._on_death is not None:
             self._on_death(error)
+
+
+def _facts(config: EngineConfig) -> EngineFacts:
+    cache = config.cache
+    return EngineFacts(config.model.served_model_names[0], config.model.backend, {
+        "block_size": str(cache.block_size), "num_gpu_blocks": str(cache.num_blocks),
+        "cache_dtype": cache.dtype, "enable_prefix_caching": str(cache.enable_prefix_caching)})
 
 
 def _size_of(prompt: Prompt) -> int:

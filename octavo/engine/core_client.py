@@ -83,9 +83,14 @@ class InprocClient:
 
 
 class CoreHost(Protocol):
-    """Something that runs a core at the other end of `sock`. The config has been sent."""
+    """Something that runs a core at the other end of `sock`. The config has been sent.
+
+    pid: of its process; None if that is ours."""
 
     sock: socket.socket
+
+    @property
+    def pid(self) -> int | None: ...
 
     def end(self, timeout: float) -> str:
         """Waits for it to end, then makes it; returns how it ended, for people."""
@@ -103,7 +108,7 @@ class ProcessHost:
             with theirs:
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-m", "octavo.engine.core_process",
-                     str(theirs.fileno())],
+                     str(theirs.fileno()), config.server.log_level, config.server.log_format],
                     stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),),
                     env=child_environment(),
                 )
@@ -133,6 +138,8 @@ class ProcessHost:
 
 class ThreadHost:
     """The core in a daemon thread of this process, over the same protocol."""
+
+    pid = None
 
     def __init__(self, config: EngineConfig, build: BuildCore) -> None:
         self.sock, theirs = socket.socketpair()

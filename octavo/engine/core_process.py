@@ -1,4 +1,5 @@
-"""The engine core behind a socket: `python -m octavo.engine.core_process FD`, or a thread.
+"""The engine core behind a socket: `python -m octavo.engine.core_process FD LEVEL FORMAT`, or a
+thread.
 
 One frame a step goes out, requests and aborts come in. Idle, it sleeps in recv: no CPU. It ends
 when told to, when a step fails, and when the other end of the socket is gone.
@@ -34,6 +35,7 @@ from octavo.engine.core import EngineCore
 from octavo.engine.frames import FrameReader, encode_frame, encode_outputs, to_core_decoder
 from octavo.engine.step_loop import StepLoop
 from octavo.errors import EngineDeadError, OctavoError
+from octavo.log_format import set_up_logging
 
 logger = logging.getLogger(__name__)
 
@@ -190,14 +192,13 @@ def _exit_with_parent(fd: int) -> None:
 
 
 def main() -> int:
-    """Entry of the engine process; argv[1] is the inherited socket."""
+    """Entry of the engine process; argv: the inherited socket, level and format of the log."""
     # Ctrl-C goes to the whole foreground group, and service managers signal every process of a
     # service. The front end decides: it drains, then says Shutdown, or its end of the socket goes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr,
-                        format="%(levelname)s engine %(name)s: %(message)s")
+    set_up_logging(sys.argv[2], sys.argv[3], process="engine")
     sock = socket.socket(fileno=int(sys.argv[1]))
     watch_fd = os.dup(sock.fileno())
     threading.Thread(target=_exit_with_parent, args=(watch_fd,), name="octavo-parent-watch",

@@ -170,6 +170,10 @@ class LiveListener:
             self._state = None
         return found
 
+    async def wait_ended(self) -> None:
+        """Until nothing more will come."""
+        await self._ended.wait()
+
     def end(self, error: OctavoError | None) -> None:
         """Nothing more will come."""
         if not self._ended.is_set():

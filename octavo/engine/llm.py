@@ -27,7 +27,8 @@ from octavo.engine.factory import build_core, load_front_end, resolve_args
 from octavo.engine.input_processor import InputProcessor, PreparedRequest, Prompt
 from octavo.engine.interrupts import interrupts_between_steps
 from octavo.engine.load_arguments import model_argument, refuse_unknown, template_argument
-from octavo.engine.metrics import EngineCollector, FrontEndMetrics
+from octavo.engine.metrics import FrontEndMetrics
+from octavo.engine.metrics_export import EngineCollector, EngineFacts
 from octavo.engine.output_processor import OutputProcessor
 from octavo.engine.outputs import RequestOutput
 from octavo.engine.step_loop import StepLoop
@@ -144,7 +145,13 @@ class LLM:
              tools: Sequence[Mapping[str, Any]] | None = None,
              chat_template_kwargs: Mapping[str, Any] | None = None) -> list[RequestOutput]:
         """generate() for one conversation or a list of them, each a list of
-        {"role": ..., "content": ...}."""
+        {"role": ..., "content": ...}.
+
+        tools: functions in the shape of OpenAI's API, shown to the model by its chat template, and
+            nothing more: no grammar holds the output to calls, and a call that the model writes is
+            in the output's text as it wrote it (markup of special tokens: with
+            skip_special_tokens=False). The server's routes enforce and parse calls.
+        """
         self._alive()
         prompts: list[Prompt] = [
             chat_prompt(self._parts.tokenizer, self._parts.chat_template, conversation,
@@ -170,13 +177,14 @@ class LLM:
         return default_sampling_params(self._parts.model.generation_defaults)
 
     def get_metrics(self) -> dict[str, float]:
-        """Every metric of `/metrics` by name; labels other than the model's in braces, histograms
+        """Every metric of `/metrics` by name; labels other than the engine's in braces, histograms
         as their _sum and _count."""
         found: dict[str, float] = {}
-        collector = EngineCollector(self._metrics, self.stats, model_name="", cache_config={})
+        collector = EngineCollector(self._metrics, self.stats, EngineFacts(""))
         for family in collector.collect():
             for sample in family.samples:
-                labels = {k: v for k, v in sample.labels.items() if k != "model_name"}
+                labels = {k: v for k, v in sample.labels.items()
+                          if k not in ("model_name", "engine", "version", "backend")}
                 if "le" in labels:
                     continue
                 name = sample.name

@@ -5,7 +5,7 @@ Knows asyncio, and nothing of the engine.
 
 import asyncio
 
-from octavo.engine.outputs import RequestOutput
+from octavo.engine.outputs import RequestMetrics, RequestOutput
 from octavo.errors import OctavoError
 
 
@@ -13,7 +13,10 @@ class OutputCollector:
     """The newest output of one request; what the consumer has not fetched is merged into it.
 
     ended: the request is over (finished or failed), whether or not that was fetched.
+    metrics: its times and counts so far.
     """
+
+    metrics: RequestMetrics
 
     def __init__(self) -> None:
         self.ended = False

@@ -59,13 +59,15 @@ class OutputProcessor:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._groups
 
-    def add(self, prepared: PreparedRequest, *, kind: OutputKind, sink: Sink) -> None:
-        """Registers a request; its outputs, or the error that ended it, go to `sink`."""
+    def add(self, prepared: PreparedRequest, *, kind: OutputKind, sink: Sink) -> RequestMetrics:
+        """Registers a request; its outputs, or the error that ended it, go to `sink`. Returns its
+        times and counts, which go on changing until it is over."""
         assert prepared.request_id not in self._groups
         group = _Group(prepared, kind, sink, self._tokenizer)
         self._groups[prepared.request_id] = group
         for sample in group.samples:
             self._samples[sample.core_id] = sample
+        return group.metrics
 
     def process(self, outputs: EngineCoreOutputs) -> list[str]:
         """Delivers one step's news; returns the core ids to abort (their stop string came)."""
@@ -84,9 +86,10 @@ class OutputProcessor:
                 touched.pop(group.request_id, None)
                 continue
             self._observe_tokens(sample, news, now)
-            num_tokens -= sample.num_tokens
+            before = sample.num_tokens
             sample.take(news)
-            num_tokens += sample.num_tokens
+            group.metrics.num_generation_tokens += sample.num_tokens - before
+            num_tokens += sample.num_tokens - before
             if sample.finish_reason is not None:
                 self._samples.pop(news.request_id)
                 if news.finish_reason is None:
@@ -101,7 +104,7 @@ class OutputProcessor:
         group = sample.group
         times = group.metrics
         if news.num_cached_tokens is not None and sample.index == 0:
-            group.num_cached_tokens = news.num_cached_tokens
+            times.num_cached_tokens = news.num_cached_tokens
         if news.queued_s is not None and times.queued_s is None:
             times.queued_s = news.queued_s
         if news.prefill_s is not None and times.prefill_s is None:
@@ -110,7 +113,8 @@ class OutputProcessor:
             return
         if times.first_token_time is None:
             times.first_token_time = now
-            self._metrics.observe_first_token(now - times.arrival_time)
+            self._metrics.observe_first_token(
+                now - times.arrival_time, times.num_prompt_tokens, times.num_cached_tokens)
         elif sample.last_token_time is not None:
             self._metrics.observe_inter_token(now - sample.last_token_time)
         sample.last_token_time = times.last_token_time = now
@@ -119,8 +123,7 @@ class OutputProcessor:
         finished = group.finished
         if finished:
             del self._groups[group.request_id]
-            group.metrics.finished_time = now
-            self._metrics.observe_finished(group.summary(now))
+            self._metrics.observe_finished(group.finish(now))
         if finished or group.kind != "final":
             output = group.output()
             if output is not None:
@@ -162,7 +165,7 @@ class OutputProcessor:
                 core_ids.append(sample.core_id)
             if sample.finish_reason is None:
                 sample.finish_reason = FinishReason.ERROR
-        self._metrics.observe_finished(group.summary(time.monotonic()))
+        self._metrics.observe_finished(group.finish(time.monotonic()))
         group.sink(error)
         return core_ids
 
@@ -181,10 +184,10 @@ class _Group:
         self.kind = kind
         self.sink = sink
         self.tokenizer = tokenizer
-        self.num_cached_tokens = 0
         self.prompt_logprobs: list[TokenLogprobDict | None] | None = None
         self._prompt_logprobs_sent = False
-        self.metrics = RequestMetrics(prepared.core_requests[0].arrival_time_s)
+        self.metrics = RequestMetrics(prepared.core_requests[0].arrival_time_s,
+                                      num_prompt_tokens=len(prepared.prompt_token_ids))
         self.samples = [_Sample(self, r.request_id, r.sample_index)
                         for r in prepared.core_requests]
 
@@ -209,21 +212,25 @@ class _Group:
         self._prompt_logprobs_sent = self._prompt_logprobs_sent or prompt_logprobs is not None
         return RequestOutput(
             self.request_id, self.prepared.prompt, self.prepared.prompt_token_ids, parts,
-            finished=self.finished, num_cached_tokens=self.num_cached_tokens,
+            finished=self.finished, num_cached_tokens=self.metrics.num_cached_tokens,
             prompt_logprobs=prompt_logprobs, metrics=self.metrics, kind=self.kind,
         )
 
-    def summary(self, now: float) -> FinishedRequest:
-        params = self.prepared.params
+    def finish(self, now: float) -> FinishedRequest:
+        """Closes the books of a request that is over."""
+        params, times = self.prepared.params, self.metrics
+        times.finished_time = now
+        times.finish_reasons = [str(s.finish_reason) for s in self.samples]
+        started = times.first_token_time is not None
         return FinishedRequest(
-            reasons=[str(s.finish_reason) for s in self.samples],
-            num_prompt_tokens=len(self.prepared.prompt_token_ids),
-            num_generation_tokens=sum(s.num_tokens for s in self.samples),
+            reasons=times.finish_reasons,
+            num_prompt_tokens=times.num_prompt_tokens,
+            num_generation_tokens=times.num_generation_tokens,
+            max_generation_tokens=max(s.num_tokens for s in self.samples),
+            num_cached_tokens=times.num_cached_tokens if started else None,
             n=params.n, max_tokens=self.prepared.core_requests[0].max_tokens,
-            e2e_s=now - self.metrics.arrival_time, queued_s=self.metrics.queued_s,
-            prefill_s=self.metrics.prefill_s,
-            decode_s=None if self.metrics.first_token_time is None
-            else (self.metrics.last_token_time or now) - self.metrics.first_token_time,
+            e2e_s=now - times.arrival_time, queued_s=times.queued_s,
+            prefill_s=times.prefill_s, decode_s=times.decode_s,
         )
 
 

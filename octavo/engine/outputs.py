@@ -57,14 +57,33 @@ class CompletionOutput:
 
 @dataclasses.dataclass(slots=True)
 class RequestMetrics:
-    """Times of one request; monotonic seconds, durations in seconds."""
+    """Times and counts of one request; monotonic seconds, durations in seconds. One object for the
+    life of the request: it goes on changing until finished_time is set.
+
+    Attributes:
+        num_cached_tokens: prompt tokens whose KV came from the prefix cache, known with the first
+            token.
+        num_generation_tokens: of all samples.
+        finish_reasons: one a sample, when it is over.
+    """
 
     arrival_time: float
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_generation_tokens: int = 0
     first_token_time: float | None = None
     last_token_time: float | None = None
     finished_time: float | None = None
     queued_s: float | None = None
     prefill_s: float | None = None
+    finish_reasons: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def decode_s(self) -> float | None:
+        """From the first token to the last one; None before the first."""
+        if self.first_token_time is None or self.last_token_time is None:
+            return None
+        return self.last_token_time - self.first_token_time
 
 
 @dataclasses.dataclass(slots=True)

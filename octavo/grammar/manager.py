@@ -79,6 +79,8 @@ class GrammarManager:
         self._pending: dict[str, tuple[EngineCoreRequest, concurrent.futures.Future[_Compiled]]]
         self._pending = {}
         self._running: dict[str, _Running] = {}
+        self._row: MaskRow | None = None  # scratch of the step
+        self._eos_bits: list[tuple[int, int]] = []
 
     # ---- requests come and go
 
@@ -190,18 +192,23 @@ class GrammarManager:
         can only end here."""
         assert self._backend is not None
         matcher = running.matcher
-        row = _mask_row(self._backend)
+        if self._row is None:
+            self._row = _mask_row(self._backend)
+            self._eos_bits = _eos_bits(self._backend)
+        row = self._row
         matcher.fill_mask(row)
-        mask = row.tobytes()
-        for token_id in self._backend.eos_token_ids:
-            row[token_id // 32] &= np.uint32(~(1 << (token_id % 32)) & 0xFFFFFFFF)
-        if not row.any():
+        mask = None if running.ignore_eos else row.tobytes()
+        # a few words as plain integers: NumPy's scalars would cost as much as half the mask
+        for word, bits in self._eos_bits:
+            row[word] = int(row[word]) & ~bits
+        num_words = np.count_nonzero(row)
+        if not num_words:
             if matcher.state() == MatcherState.OPEN:
                 raise running.spec.error("the grammar cannot be followed any further (no token of "
                                          "this model fits)")
             return False
-        running.mask = row.tobytes() if running.ignore_eos else mask
-        if _allows_one(row):
+        running.mask = row.tobytes() if mask is None else mask
+        if num_words == 1 and _allows_one(row):
             running.forced.extend(_forced(self._backend, matcher))
         return True
 
@@ -278,6 +285,14 @@ def _mask_of(backend: GrammarBackend, token_id: int) -> bytes:
     row = _mask_row(backend)
     row[token_id // 32] = np.uint32(1 << (token_id % 32))
     return row.tobytes()
+
+
+def _eos_bits(backend: GrammarBackend) -> list[tuple[int, int]]:
+    """By word of a mask, the bits of EOS ids."""
+    bits: dict[int, int] = {}
+    for token_id in backend.eos_token_ids:
+        bits[token_id // 32] = bits.get(token_id // 32, 0) | 1 << (token_id % 32)
+    return list(bits.items())
 
 
 def _allows_one(row: MaskRow) -> bool:

@@ -54,36 +54,37 @@ def block_map(blocks: Sequence[KVCacheBlock], max_chars: int) -> tuple[str, int]
 def tree_edges(nodes: Collection[KVCacheBlock], limit: int) -> tuple[list[TreeEdge], int]:
     """(edges, parents before children; how many were left out).
 
-    At most `limit` edges, held ones and those used last; never one without its parent.
+    nodes: the tree's, parents before children. At most `limit` edges, held ones and those used
+    last: never one without its parent, which is held, and let go, at least as long.
     """
-    ends: Sequence[KVCacheBlock] = [block for block in nodes if block.num_children != 1]
-    num_edges = len(ends)
+    runs: Sequence[tuple[KVCacheBlock, KVCacheBlock, int]] = [
+        _run(block) for block in nodes if block.num_children != 1
+    ]
+    num_edges = len(runs)
     if num_edges > limit:
-        ends = heapq.nlargest(limit, ends, key=_recency)
+        runs = heapq.nlargest(limit, runs, key=_recency)  # of equals the earlier ones
     edge_ids: dict[int, int] = {}  # of the edge that ends with the block
     found: list[TreeEdge] = []
-    for block in ends:
-        path: list[tuple[KVCacheBlock, KVCacheBlock, int]] = []
-        end: KVCacheBlock | None = block
-        while end is not None and end.block_id not in edge_ids:
-            first, num_blocks = end, 1
-            while first.parent is not None and first.parent.num_children == 1:
-                first, num_blocks = first.parent, num_blocks + 1
-            path.append((first, end, num_blocks))
-            end = first.parent
-        if len(found) + len(path) > limit:
-            break
-        for first, last, num_blocks in reversed(path):
-            edge_ids[last.block_id] = first.block_id
-            found.append(TreeEdge(
-                edge_id=first.block_id,
-                parent_id=None if first.parent is None else edge_ids[first.parent.block_id],
-                num_blocks=num_blocks,
-                ref_cnt=first.ref_cnt,
-                last_used_s=None if first.ref_cnt else first.last_used_s,
-            ))
+    for first, end, num_blocks in runs:
+        edge_ids[end.block_id] = first.block_id
+        found.append(TreeEdge(
+            edge_id=first.block_id,
+            parent_id=None if first.parent is None else edge_ids[first.parent.block_id],
+            num_blocks=num_blocks,
+            ref_cnt=first.ref_cnt,
+            last_used_s=None if first.ref_cnt else first.last_used_s,
+        ))
     return found, num_edges - len(found)
 
 
-def _recency(block: KVCacheBlock) -> float:
-    return math.inf if block.ref_cnt else block.last_used_s
+def _run(end: KVCacheBlock) -> tuple[KVCacheBlock, KVCacheBlock, int]:
+    """(first block, last block, number of blocks) of the edge that ends with a block."""
+    first, num_blocks = end, 1
+    while (parent := first.parent) is not None and parent.num_children == 1:
+        first, num_blocks = parent, num_blocks + 1
+    return first, end, num_blocks
+
+
+def _recency(run: tuple[KVCacheBlock, KVCacheBlock, int]) -> float:
+    """Of the first block: who holds a part of an edge holds that one."""
+    return math.inf if run[0].ref_cnt else run[0].last_used_s

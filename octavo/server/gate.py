@@ -1,4 +1,4 @@
-"""What every request passes: request id, origin, API key, log line, and the last net for bugs of
+"""What every request passes: request id, origin, API key, its record, and the last net for bugs of
 ours.
 
 Plain ASGI, outside of the routes. Knows no route but the open ones.
@@ -10,7 +10,7 @@ import ipaddress
 import logging
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -23,6 +23,7 @@ from octavo.server.errors import (
     error_response,
     internal_error,
 )
+from octavo.server.request_record import RequestRecord, leave
 
 logger = logging.getLogger("octavo.server")
 
@@ -36,43 +37,47 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class RequestGate:
-    """Gives each answer an x-request-id (the client's own, if it is usable), logs one line a
-    request, and turns an exception nobody expected into an error object."""
+    """Gives each answer an x-request-id (the client's own, if it is usable) and each request its
+    record, and turns an exception nobody expected into an error object. `observe` gets the record
+    when the request is over."""
 
-    def __init__(self, app: ASGIApp, *, log_requests: bool) -> None:
+    def __init__(self, app: ASGIApp, *, observe: Callable[[RequestRecord, Scope], None]) -> None:
         self._app = app
-        self._log = log_requests
+        self._observe = observe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _usable_id(Headers(scope=scope).get("x-request-id"))
+        headers = Headers(scope=scope)
+        request_id = _usable_id(headers.get("x-request-id"))
         scope[REQUEST_ID] = request_id
-        started = time.monotonic()
-        status = 0
+        record = RequestRecord(
+            request_id, scope["method"], scope["path"],
+            {name: headers[name] for name in ("traceparent", "tracestate") if name in headers})
 
         async def send_with_id(message: Message) -> None:
-            nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
+                record.status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["x-request-id"] = request_id
                 if is_anthropic(scope):  # whose clients look for it under this name
                     headers["request-id"] = request_id
             await send(message)
 
+        entered = record.enter()
         try:
             await self._app(scope, receive, send_with_id)
         except Exception:
-            logger.exception("request %s failed: %s %s", request_id, scope["method"],
-                             scope["path"])
-            if status:
+            logger.exception("request %s failed: %s %s", request_id, record.method,
+                             shown_path(record.path))
+            if record.status:
                 raise  # part of an answer is out: the server must cut the connection
             await error_response(internal_error(), scope)(scope, receive, send_with_id)
-        if self._log and not _is_open(scope["path"]):
-            logger.info("%s %s %d %.3f s %s", scope["method"], _shown(scope["path"]), status,
-                        time.monotonic() - started, request_id)
+        finally:
+            leave(entered)
+            record.duration_s = time.monotonic() - record.started_s
+            self._observe(record, scope)
 
 
 class OriginCheck:
@@ -142,7 +147,7 @@ class KeyCheck:
         self._digests = [_digest(key) for key in api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or _is_open(scope["path"]) or self._is_known(scope):
+        if scope["type"] != "http" or is_open(scope["path"]) or self._is_known(scope):
             await self._app(scope, receive, send)
             return
         error = InvalidAPIKeyError(
@@ -160,7 +165,7 @@ class KeyCheck:
                     for known in self._digests for digest in digests]) > 0
 
 
-def _is_open(path: str) -> bool:
+def is_open(path: str) -> bool:
     return path in OPEN_PATHS or path.startswith(OPEN_PREFIX)
 
 
@@ -174,6 +179,6 @@ def _usable_id(given: str | None) -> str:
     return secrets.token_hex(16)
 
 
-def _shown(path: str) -> str:
+def shown_path(path: str) -> str:
     """A path for the log: no control characters, bounded."""
     return path[:200] if path.isprintable() else repr(path[:200])

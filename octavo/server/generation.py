@@ -13,8 +13,10 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.engine.output_collector import OutputCollector
 from octavo.engine.outputs import OutputKind, RequestOutput
 from octavo.errors import EngineDeadError, InvalidRequestError
-from octavo.server.protocol.responses import PromptTokensDetails, Usage
+from octavo.server.protocol.responses import PromptTokensDetails, Timings, Usage
+from octavo.server.request_record import current_record
 from octavo.server.state import ServerState
+from octavo.server.timings import timings_of
 
 # after this many prompts of one request, let others have the event loop
 _PROMPTS_A_TURN = 16
@@ -35,9 +37,12 @@ class Generation:
         self._response_id = response_id
         self._requests: list[tuple[str, OutputCollector]] = []
         self._client_gone = False
+        self._record = current_record()
         self.num_prompt_tokens = 0
         self.num_completion_tokens = 0
         self.num_cached_tokens = 0
+        self._num_ended = 0
+        self._n = 1
 
     async def start(self, prompts: Sequence[Any], params: SamplingParams, *, priority: int,
                     kind: OutputKind, strict_max_tokens: bool = True,
@@ -45,6 +50,7 @@ class Generation:
         """Starts them all or none. Raises what AsyncLLM.add_request raises, which also says what
         strict_max_tokens and score_only are."""
         self._check_number(len(prompts), params.n)
+        self._n = params.n
         try:
             for index, prompt in enumerate(prompts):
                 if index and index % _PROMPTS_A_TURN == 0:
@@ -53,7 +59,7 @@ class Generation:
                 collector = await self._state.llm.add_request(
                     prompt, params, engine_id, priority=priority, output_kind=kind,
                     strict_max_tokens=strict_max_tokens, score_only=score_only)
-                self._requests.append((engine_id, collector))
+                self._note(engine_id, collector, params)
         except BaseException:
             await self.close()
             raise
@@ -65,7 +71,16 @@ class Generation:
         ids = [self._state.engine_id(self._response_id) for _ in prompts]
         collectors = await self._state.llm.add_requests(
             list(zip(prompts, params, ids)), output_kind="final", score_only=score_only)
-        self._requests += zip(ids, collectors)
+        for engine_id, collector, one in zip(ids, collectors, params, strict=True):
+            self._note(engine_id, collector, one)
+
+    def _note(self, engine_id: str, collector: OutputCollector, params: SamplingParams) -> None:
+        self._requests.append((engine_id, collector))
+        if self._record is not None:
+            self._record.generated.append(collector.metrics)
+            self._record.response_id = self._response_id
+            self._record.model = self._record.model or self._state.names[0]
+            self._record.params = self._record.params or params
 
     def _check_number(self, num_prompts: int, n: int) -> None:
         """More than the queue holds can never run: no later try would help."""
@@ -150,6 +165,7 @@ class Generation:
         if output.finished:
             self.num_prompt_tokens += len(output.prompt_token_ids)
             self.num_cached_tokens += output.num_cached_tokens
+            self._num_ended += 1
 
     def usage(self) -> Usage:
         """Of everything counted."""
@@ -159,6 +175,15 @@ class Generation:
             total_tokens=self.num_prompt_tokens + self.num_completion_tokens,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=self.num_cached_tokens),
         )
+
+    def timings(self) -> Timings:
+        """Of everything so far."""
+        return timings_of([collector.metrics for _, collector in self._requests], self._n)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every prompt's last output was counted."""
+        return self._num_ended == len(self._requests)
 
     def _check(self, output: RequestOutput) -> None:
         if self._client_gone:

@@ -10,15 +10,20 @@ from collections.abc import AsyncGenerator
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from octavo.engine.live_feed import LiveListener
 from octavo.errors import EngineDeadError, InvalidRequestError, RequestTimeoutError
 from octavo.server.errors import JSON
+from octavo.server.http_protocol import ABORT
 from octavo.server.sse import OPENAI_STREAM, EventStream
 from octavo.server.state import ServerState
 
 MIN_INTERVAL_S, DEFAULT_INTERVAL_S, MAX_INTERVAL_S = 0.05, 0.1, 5.0
 _PING_INTERVAL_S = 15.0
+# A page in a computer that sleeps reads nothing: it gets this long to take the end of its stream,
+# so that a server that stops does not wait for it.
+_LAST_WORD_S = 1.0
 # a snapshot waits for the end of a step, which takes seconds for a large model on a slow machine
 _SNAPSHOT_TIMEOUT_S = 30.0
 
@@ -30,12 +35,7 @@ def routes(state: ServerState) -> list[Route]:
         interval_s = _interval(request.query_params.get("interval"))
         if request.method == "HEAD":
             return Response(headers={"content-type": OPENAI_STREAM.content_type})
-        listener = state.llm.watch(interval_s)
-
-        async def leave() -> None:
-            listener.close()
-
-        return EventStream(_messages(listener), on_leave=leave, ping_interval_s=_PING_INTERVAL_S)
+        return _LiveStream(state.llm.watch(interval_s))
 
     async def snapshot(request: Request) -> Response:
         listener = state.llm.watch(MIN_INTERVAL_S)
@@ -58,6 +58,33 @@ def routes(state: ServerState) -> list[Route]:
             Route("/octavo/state", snapshot, methods=["GET"])]
 
 
+class _LiveStream(EventStream):
+    """The events of a listener. When that ends, so does the connection, read or not."""
+
+    def __init__(self, listener: LiveListener) -> None:
+        super().__init__(_messages(listener), on_leave=self._leave,
+                         ping_interval_s=_PING_INTERVAL_S)
+        self._listener = listener
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        cutting = asyncio.create_task(self._cut(scope))
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            cutting.cancel()
+            self._listener.close()
+
+    async def _leave(self) -> None:
+        self._listener.close()
+
+    async def _cut(self, scope: Scope) -> None:
+        await self._listener.wait_ended()
+        await asyncio.sleep(_LAST_WORD_S)
+        if ABORT in scope:
+            scope[ABORT]()
+
+
 def _interval(given: str | None) -> float:
     if given is None:
         return DEFAULT_INTERVAL_S
@@ -74,9 +101,6 @@ def _interval(given: str | None) -> float:
 
 async def _messages(listener: LiveListener) -> AsyncGenerator[bytes, None]:
     """Server-sent events, until the listener ends."""
-    try:
-        while found := await listener.get():
-            yield b"".join(b"event: %b\ndata: %b\n\n" % (name.encode(), data)
-                           for name, data in found)
-    finally:
-        listener.close()
+    while found := await listener.get():
+        yield b"".join(b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+                       for name, data in found)

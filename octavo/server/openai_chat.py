@@ -29,6 +29,7 @@ from octavo.server.protocol.responses import (
     ChatMessage,
     ChatResponse,
     CompletionTokensDetails,
+    Timings,
     Usage,
 )
 from octavo.server.sse import DONE
@@ -93,6 +94,8 @@ class _ChatCompletion:
             response.prompt_logprobs = prompt_logprobs(output.prompt_logprobs)
         if request.return_token_ids:
             response.prompt_token_ids = output.prompt_token_ids
+        if request.timings or request.timings_per_token:
+            response.timings = self.generation.timings()
         return response
 
     def _choice(self, part: CompletionOutput) -> ChatChoice:
@@ -151,13 +154,24 @@ class _ChatCompletion:
                 i: DeltaReader(self.plan.parser(self._prompt)) for i in range(self._request.n)}
             async for _, output in self.generation.outputs():
                 self.generation.count(0, output)
-                data = b"".join(self._news(chunk, part, shapers.get(part.index))
-                                for part in output.outputs)
+                chunks = []
+                for part in output.outputs:
+                    is_last = output.finished and part is output.outputs[-1]
+                    if self._tells_timings(is_last and not with_usage):
+                        chunk.timings = self.generation.timings()
+                    chunks.append(self._news(chunk, part, shapers.get(part.index)))
+                data = b"".join(chunks)
                 if data:
                     yield data
+            if with_usage and self._tells_timings(True):
+                chunk.timings = self.generation.timings()
             yield (chunk.usage(self._usage()) if with_usage else b"") + DONE
         finally:
             await self.generation.close()
+
+    def _tells_timings(self, is_last: bool) -> bool:
+        """Whether a chunk has them. is_last: it is the last that could."""
+        return self._request.timings_per_token or (self._request.timings and is_last)
 
     def _head(self) -> bytes:
         """The start of every chunk, up to the comma before its choices."""
@@ -198,11 +212,25 @@ _NOTHING = ChatDelta()
 
 
 class _ChunkTemplate:
-    """Chunks of one stream from ready-made bytes: all that differs is encoded, nothing else."""
+    """Chunks of one stream from ready-made bytes: all that differs is encoded, nothing else.
+
+    timings: what the next chunks end with, if anything."""
 
     def __init__(self, head: bytes, *, with_usage: bool) -> None:
         self._head = b"data: " + head
-        self._tail = (b',"usage":null}' if with_usage else b"}") + b"\n\n"
+        self._with_usage = with_usage
+        self.timings = None
+
+    @property
+    def timings(self) -> Timings | None:
+        return self._timings
+
+    @timings.setter
+    def timings(self, timings: Timings | None) -> None:
+        self._timings = timings
+        more = b"" if timings is None else b',"timings":' + _encode(timings)
+        self._end = more + b"}\n\n"
+        self._tail = (b',"usage":null' if self._with_usage else b"") + self._end
         self._text_tail = b'},"logprobs":null,"finish_reason":null}]' + self._tail
 
     def text(self, index: int, text: str) -> bytes:
@@ -216,7 +244,7 @@ class _ChunkTemplate:
 
     def usage(self, usage: msgspec.Struct) -> bytes:
         """The chunk behind the last choice."""
-        return b"".join((self._head, b',"choices":[],"usage":', _encode(usage), b"}\n\n"))
+        return b"".join((self._head, b',"choices":[],"usage":', _encode(usage), self._end))
 
 
 def _text_of(message: Any) -> str:

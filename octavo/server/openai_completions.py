@@ -79,6 +79,8 @@ class _Completion:
             self.generation.num_completion_tokens = 0
         response = self._response(choices)
         response.usage = self.generation.usage()
+        if self._request.timings or self._request.timings_per_token:
+            response.timings = self.generation.timings()
         return response
 
     async def events(self) -> AsyncGenerator[bytes, None]:
@@ -88,27 +90,36 @@ class _Completion:
         try:
             async for index, output in self.generation.outputs():
                 self.generation.count(index, output)
-                chunks = []
-                for part in output.outputs:
-                    choice = self._choice(index, output, part)
-                    if self._says_nothing(choice):
-                        continue
-                    response = self._response([choice])
-                    if with_usage:
-                        response.usage = None
-                    chunks.append(event(msgspec.json.encode(response)))
-                if chunks:
-                    yield b"".join(chunks)
+                data = b"".join(self._chunks(index, output, with_usage))
+                if data:
+                    yield data
             if self._request.max_tokens == 0:
                 self.generation.num_completion_tokens = 0
             last = b""
             if with_usage:
                 response = self._response([])
                 response.usage = self.generation.usage()
+                if self._request.timings or self._request.timings_per_token:
+                    response.timings = self.generation.timings()
                 last = event(msgspec.json.encode(response))
             yield last + DONE
         finally:
             await self.generation.close()
+
+    def _chunks(self, index: int, output: RequestOutput, with_usage: bool) -> list[bytes]:
+        request, found = self._request, []
+        for place, part in enumerate(output.outputs, start=1):
+            choice = self._choice(index, output, part)
+            if self._says_nothing(choice):
+                continue
+            response = self._response([choice])
+            if with_usage:
+                response.usage = None
+            is_last = self.generation.has_ended and place == len(output.outputs)
+            if request.timings_per_token or (request.timings and is_last and not with_usage):
+                response.timings = self.generation.timings()
+            found.append(event(msgspec.json.encode(response)))
+        return found
 
     def _response(self, choices: list[CompletionChoice]) -> CompletionResponse:
         return CompletionResponse(
@@ -207,9 +218,29 @@ async def _prompts(request: CompletionRequest, state: ServerState) -> list[Any]:
     for index, item in enumerate(items):
         if not isinstance(item, str):
             _check_ids(item, f"prompt[{index}]" if len(items) > 1 else "prompt")
+    if request.suffix:
+        return await _gaps(items, texts, request, state)
     ids = iter(await _encode(texts, request, state))
     return [{"prompt": item, "prompt_token_ids": next(ids)} if isinstance(item, str) else item
             for item in items]
+
+
+async def _gaps(items: list[Any], texts: list[str], request: CompletionRequest,
+                state: ServerState) -> list[Any]:
+    """Prompts for the text between each item and the suffix."""
+    assert request.suffix is not None
+    wants_bos = request.add_special_tokens
+    bare = msgspec.structs.replace(request, add_special_tokens=False)
+    *encoded, after = await _encode([*texts, request.suffix], bare, state)
+    ids = iter(encoded)
+    gap = state.llm.tokenizer.encode_gap
+    prompts: list[Any] = []
+    for item in items:
+        before = next(ids) if isinstance(item, str) else item
+        filled = gap(before, after, add_special_tokens=wants_bos and isinstance(item, str))
+        prompts.append({"prompt": item, "prompt_token_ids": filled} if isinstance(item, str)
+                       else {"prompt_token_ids": filled})
+    return prompts
 
 
 def _holds_float(item: Any) -> bool:

@@ -35,10 +35,19 @@ def completion_params(request: CompletionRequest, state: ServerState) -> Samplin
     """Raises InvalidRequestError naming the field. max_tokens=0 (score the prompt only) becomes
     1; the route drops that token."""
     _refuse_common(request, state)
-    if request.suffix:
-        raise InvalidRequestError("suffix is not supported: this server only continues a prompt",
-                                  param="suffix")
     fields = _fields(request, state)
+    if request.suffix:
+        fim = state.llm.tokenizer.fim
+        if fim is None:
+            raise InvalidRequestError(
+                "suffix is not supported by this model: its tokenizer has no fill-in-the-middle "
+                "tokens, so it only continues a prompt", param="suffix")
+        if request.echo:
+            raise InvalidRequestError("echo and suffix are given: what is drawn does not stand "
+                                      "behind the prompt, set echo=false", param="echo")
+        # the model says in several ways that the gap is full
+        fields["stop_token_ids"] = list(
+            dict.fromkeys([*(request.stop_token_ids or ()), *fim.end_ids]))
     _check_logprobs("logprobs", request.logprobs)
     fields["logprobs"] = request.logprobs
     if ranks_samples(request):

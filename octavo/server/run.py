@@ -5,6 +5,7 @@ The only file that knows the process around the server.
 
 import asyncio
 import contextlib
+import logging
 import operator
 import os
 import signal
@@ -18,8 +19,10 @@ from starlette.applications import Starlette
 
 from octavo.config import ServerSection
 from octavo.errors import ConfigError, OctavoError
-from octavo.server.http_protocol import BoundedHttpProtocol
+from octavo.server.http_protocol import bounded_protocol, connections_allowed
 from octavo.server.state import ServerState
+
+logger = logging.getLogger("octavo.server")
 
 BACKLOG = 2048
 # clients reuse connections; longer than the pools of common clients keep them
@@ -82,8 +85,8 @@ class ServerRun:
         """
         self._state = app.state.server
         config = uvicorn.Config(
-            app, loop="uvloop", http=BoundedHttpProtocol, ws="none", lifespan="on", log_config=None,
-            access_log=False, server_header=False, backlog=BACKLOG,
+            app, loop="uvloop", http=bounded_protocol(connections_allowed()), ws="none",
+            lifespan="on", log_config=None, access_log=False, server_header=False, backlog=BACKLOG,
             root_path=self._section.root_path, timeout_keep_alive=_KEEP_ALIVE_S,
             # the drain has ended by then; what is left is clients that do not read
             timeout_graceful_shutdown=int(self._section.shutdown_timeout_s + _FAREWELL_S) + 1,
@@ -97,7 +100,7 @@ class ServerRun:
         if self._exit_status:
             return
         self._exit_status = 1
-        _tell(f"error: {self._phrase(error)}")
+        self._tell(f"error: {self._phrase(error)}", logging.ERROR)
         if self._server is not None:
             self._server.should_exit = True
             asyncio.get_running_loop().call_later(_FAREWELL_S, self._force)
@@ -109,11 +112,12 @@ class ServerRun:
     def _on_signal(self) -> None:
         assert self._server is not None and self._state is not None
         if self._stopping is not None:
-            _stop_at_once()
+            self._stop_at_once()
         self._state.draining = True
         running = self._state.llm.num_unfinished_requests
         if running:
-            _tell(f"stopping when {running} running requests are done; Ctrl-C again stops at once")
+            self._tell(f"stopping when {running} running requests are done; Ctrl-C again stops at "
+                       "once")
         self._stopping = asyncio.get_running_loop().create_task(self._drain())
 
     async def _drain(self) -> None:
@@ -121,6 +125,20 @@ class ServerRun:
         assert self._server is not None and self._state is not None
         self._server.should_exit = True
         await self._state.llm.shutdown(drain=True, timeout=self._section.shutdown_timeout_s)
+
+    def _stop_at_once(self) -> NoReturn:
+        """The engine process ends by itself when its socket closes."""
+        self._tell("stopped at once")
+        os._exit(_STOPPED_AT_ONCE)
+
+    def _tell(self, line: str, level: int = logging.INFO) -> None:
+        """For whoever started the server, whatever the log level."""
+        if self._section.log_format == "json":
+            line = line.removeprefix("error: ")
+            logger.handle(logger.makeRecord(logger.name, level, __file__, 0, line, (), None))
+            return
+        with contextlib.suppress(OSError):  # nobody reads it
+            print(f"octavo: {line}", file=sys.stderr, flush=True)
 
 
 class _Server(uvicorn.Server):
@@ -140,14 +158,3 @@ class _Server(uvicorn.Server):
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
-
-
-def _stop_at_once() -> NoReturn:
-    """The engine process ends by itself when its socket closes."""
-    _tell("stopped at once")
-    os._exit(_STOPPED_AT_ONCE)
-
-
-def _tell(line: str) -> None:
-    with contextlib.suppress(OSError):  # nobody reads it
-        print(f"octavo: {line}", file=sys.stderr, flush=True)

@@ -14,11 +14,15 @@ from prometheus_client.registry import CollectorRegistry
 
 from octavo import __version__
 from octavo.config import EngineConfig, ServerSection
+from octavo.core.messages import SchedulerStats
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.live_feed import LiveListener
+from octavo.engine.metrics import FrontEndMetrics
 from octavo.engine.output_collector import OutputCollector
 from octavo.engine.outputs import OutputKind
 from octavo.errors import InvalidRequestError, ModelNotFoundError, OctavoError
+from octavo.server.http_metrics import HttpMetrics
+from octavo.server.request_record import current_record
 from octavo.tokenizer.chat_template import ChatTemplate
 from octavo.tokenizer.tokenizer import Tokenizer
 from octavo.tools.plan import ModelFormats
@@ -32,6 +36,7 @@ class ServedEngine(Protocol):
     config: EngineConfig
     tokenizer: Tokenizer
     chat_template: ChatTemplate
+    metrics: FrontEndMetrics
     metrics_registry: CollectorRegistry
 
     @property
@@ -42,6 +47,8 @@ class ServedEngine(Protocol):
     def max_num_samples(self) -> int: ...
     @property
     def num_unfinished_requests(self) -> int: ...
+    @property
+    def engine_pid(self) -> int | None: ...
     async def wait_ready(self) -> Any: ...
     def get_default_sampling_params(self) -> SamplingParams: ...
     async def add_request(self, prompt: Any, sampling_params: SamplingParams, request_id: str, *,
@@ -57,6 +64,7 @@ class ServedEngine(Protocol):
                           ) -> dict[str, Any]: ...
     async def abort(self, request_id: str) -> None: ...
     def watch(self, interval_s: float = 0.1) -> LiveListener: ...
+    async def stats(self) -> SchedulerStats: ...
     async def shutdown(self, *, drain: bool = False, timeout: float = 30.0) -> None: ...
 
 
@@ -73,6 +81,8 @@ class ServerState:
         self.formats = ModelFormats.of(
             llm.chat_template, llm.tokenizer, tool_call_parser=section.tool_call_parser,
             reasoning_parser=section.reasoning_parser)
+        self.http_metrics = HttpMetrics(llm.metrics_registry,
+                                        prefix=llm.config.server.metrics_prefix)
         self._counter = itertools.count()
 
     @property
@@ -81,14 +91,16 @@ class ServerState:
 
     def model_name(self, asked: str | None) -> str:
         """The name to answer under. Raises ModelNotFoundError for one that is not served."""
-        if asked is None:
-            return self.names[0]
-        if asked not in self.names:
+        if asked is not None and asked not in self.names:
             shown = asked if len(asked) <= 200 else asked[:197] + "..."
             raise ModelNotFoundError(
                 f"the model {shown!r} is not served here: use {', '.join(self.names)}",
                 param="model")
-        return asked
+        name = self.names[0] if asked is None else asked
+        record = current_record()
+        if record is not None:
+            record.model = name
+        return name
 
     def response_id(self, prefix: str, asked: str | None) -> str:
         """The id of an answer: the client's, or a random one. Raises InvalidRequestError."""

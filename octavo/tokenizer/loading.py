@@ -131,7 +131,18 @@ def _from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
         bos_token_id=bos,
         prefix_ids=prefix,
         suffix_ids=suffix,
+        fim_ids=_gguf_fim_ids(metadata, size),
     )
+
+
+def _gguf_fim_ids(metadata: Mapping[str, Any], size: int) -> list[int | None]:
+    """Older files have the second names."""
+    ids = []
+    for names in (("fim_pre_token_id", "prefix_token_id"), ("fim_suf_token_id", "suffix_token_id"),
+                  ("fim_mid_token_id", "middle_token_id")):
+        given = [_gguf_id(metadata, name, size) for name in names]
+        ids.append(given[1] if given[0] is None else given[0])
+    return ids
 
 
 def _gguf_id(metadata: Mapping[str, Any], name: str, size: int) -> int | None:

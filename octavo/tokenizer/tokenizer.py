@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import tokenizers
 
 from octavo.errors import ContextLengthError, InvalidRequestError, UnsupportedModelError
+from octavo.tokenizer.fim import find_fim_tokens
 
 _SPACE_MARK = "▁"  # how SentencePiece-style vocabularies write a space
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -26,6 +27,7 @@ class Tokenizer:
         eos_token_ids: ids that end a generation, the primary one first.
         bos_token_id: None if the model has none.
         prefix_ids, suffix_ids: what `add_special_tokens` puts around a text.
+        fim_ids: (before, after, middle) of fill-in-the-middle, where the model's file names them.
 
     Raises:
         UnsupportedModelError: the decoder is neither byte-level nor SentencePiece-style.
@@ -40,6 +42,7 @@ class Tokenizer:
         bos_token_id: int | None = None,
         prefix_ids: Sequence[int] = (),
         suffix_ids: Sequence[int] = (),
+        fim_ids: Sequence[int | None] = (),
     ) -> None:
         inner.no_truncation()
         inner.no_padding()
@@ -53,6 +56,7 @@ class Tokenizer:
         self.bos_token_id = bos_token_id
         self._prefix_ids = tuple(prefix_ids)
         self._suffix_ids = tuple(suffix_ids)
+        self.fim = find_fim_tokens(inner.token_to_id, fim_ids)
 
         added = inner.get_added_tokens_decoder()
         self._added_text = {i: token.content for i, token in added.items()}
@@ -149,6 +153,17 @@ class Tokenizer:
         if add_special_tokens and (self._prefix_ids or self._suffix_ids):
             return [[*self._prefix_ids, *ids, *self._suffix_ids] for ids in batch]
         return batch
+
+    def encode_gap(self, before: Sequence[int], after: Sequence[int], *,
+                   add_special_tokens: bool = True) -> list[int]:
+        """The prompt for the text between two others, given as ids without special tokens. Only
+        where `fim` is not None.
+
+        add_special_tokens: begin with BOS where the model wants it.
+        """
+        assert self.fim is not None
+        start = self._prefix_ids if add_special_tokens else ()
+        return [*start, *self.fim.prompt(before, after)]
 
     def encode_pieces(self, pieces: Sequence[tuple[bool, str]]) -> list[int]:
         """Token ids of a text given as (is a control token, text) pieces; nothing is added.

@@ -301,7 +301,8 @@ def test_metrics_add_up() -> None:
         registry = llm.metrics_registry
 
         def value(name: str, **labels: str) -> float | None:
-            return registry.get_sample_value(f"octavo:{name}", {"model_name": "fake", **labels})
+            return registry.get_sample_value(
+                f"octavo:{name}", {"model_name": "fake", "engine": "0", **labels})
 
         assert value("generation_tokens_total") == 16  # with EOS
         assert value("prompt_tokens_total") == 4

@@ -21,8 +21,9 @@ from octavo.engine.live_watch import (
     NoWatch,
 )
 from octavo.errors import EngineDeadError, ListenersFullError
+from octavo.testing.fake_async_llm import fake_async_llm
 from tests.engine.parts import ScriptedExecutor, config_of, core_of
-from tests.engine.test_core_process import run
+from tests.engine.test_core_process import DEADLINE_S, run
 from tests.engine.test_supervisor import Engines, drain, server_config, until
 from tests.simulation.harness import make_request
 
@@ -228,6 +229,26 @@ def test_a_restarted_engine_is_watched_again() -> None:
         assert numbers == list(range(1, 7)), "the steps of the second engine, from its first"
         await llm.shutdown()
         assert await listener.get() == []
+
+    run(test())
+
+
+def test_the_end_of_the_engine_does_not_wait_for_requests_to_tell_listeners() -> None:
+    async def test() -> None:
+        engine = fake_async_llm()
+        llm = engine.llm
+        await llm.wait_ready()
+        listener = llm.watch(5.0)
+        await batch(listener)
+        engine.executor.run.clear()
+        request = asyncio.create_task(drain(llm, "a"))
+        await until(lambda: llm.num_unfinished_requests == 1)
+        stopping = asyncio.create_task(llm.shutdown(drain=True, timeout=DEADLINE_S))
+        assert await listener.get() == []
+        assert not stopping.done() and not request.done()
+        engine.executor.run.set()
+        await stopping
+        assert len(await request) == 200
 
     run(test())
 

@@ -1,6 +1,9 @@
 """What happens below the routes: heads without end, wishes for HTTP/2, bytes that are no HTTP."""
 
+import contextlib
 import json
+import logging
+import resource
 import socket
 from collections.abc import Iterator
 
@@ -8,7 +11,7 @@ import pytest
 
 from octavo.server import http_protocol
 from octavo.testing.fake_async_llm import fake_async_llm
-from tests.server.conftest import serving
+from tests.server.conftest import serving, wait_for
 from tests.server.http_client import HttpClient
 
 BODY = json.dumps({"prompt": "SAY:hi|", "max_tokens": 5}).encode()
@@ -90,3 +93,54 @@ def test_a_head_has_a_deadline(client: HttpClient, monkeypatch: pytest.MonkeyPat
     assert answer.startswith(b"HTTP/1.1 408 ") and "0.05 s" in error_of(answer)["message"]
     # a whole request is not late, however long its answer takes
     assert b'"text":"hi"' in talk(client, POST + b"connection: close\r\n\r\n" + BODY)
+
+
+def test_connections_beyond_the_bound_are_told(monkeypatch: pytest.MonkeyPatch,
+                                               caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(http_protocol.BoundedHttpProtocol, "max_connections", 2)
+    monkeypatch.setattr(http_protocol.BoundedHttpProtocol, "_warned_at", float("-inf"))
+    with serving(fake_async_llm()) as client, contextlib.ExitStack() as stack:
+        assert client.get("/health").status == 200
+        caplog.set_level(logging.WARNING, "octavo.server")
+        held = [stack.enter_context(socket.create_connection(("127.0.0.1", client.port), 30))
+                for _ in range(2)]
+        for sock in held:  # each is in use, and stays open
+            sock.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert sock.recv(65536).startswith(b"HTTP/1.1 200 ")
+        for _ in range(3):
+            answer = talk(client, POST + b"\r\n" + BODY)
+            assert answer.startswith(b"HTTP/1.1 503 ") and b"retry-after: 1" in answer
+            assert error_of(answer)["code"] == "too_many_connections"
+        held[0].sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert held[0].recv(65536).startswith(b"HTTP/1.1 200 ")
+        held[1].close()
+        wait_for(lambda: talk(client, b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close"
+                                      b"\r\n\r\n").startswith(b"HTTP/1.1 200 "))
+    told = [r for r in caplog.records if "2 connections are open" in r.getMessage()]
+    assert len(told) == 1
+
+
+def test_far_too_many_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol.BoundedHttpProtocol, "max_connections", 0)
+    monkeypatch.setattr(http_protocol, "_SPARE_FILES", 2)
+    monkeypatch.setattr(http_protocol, "_SURPLUS_TIMEOUT_S", 0.05)
+    with serving(fake_async_llm(hold_loading=True)) as client:
+        # one may wait for its refusal, which comes with its request or after a moment
+        assert talk(client).startswith(b"HTTP/1.1 503 ")
+        with socket.create_connection(("127.0.0.1", client.port), 30) as first:
+            monkeypatch.setattr(http_protocol, "_SURPLUS_TIMEOUT_S", 30.0)
+            assert first.recv(65536).startswith(b"HTTP/1.1 503 ")
+        monkeypatch.setattr(http_protocol, "_SPARE_FILES", 0)
+        assert talk(client) == b""
+
+
+def test_the_limit_of_files_is_raised_as_far_as_it_may_be() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(before[1], 1024), before[1]))
+        allowed = http_protocol.connections_allowed()
+        after = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert after[1] == before[1] and after[0] == min(before[1], 1 << 20)
+        assert 4 <= allowed < after[0]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -231,6 +231,21 @@ def test_a_dead_engine_ends_streams_with_an_error() -> None:
         assert client.get("/octavo/events").status == 503
 
 
+def test_the_end_does_not_wait_for_one_who_does_not_read() -> None:
+    """As the page of a computer that sleeps."""
+    engine = fake_async_llm(num_blocks=300, step_s=0.001)
+    small = 4096
+    with serving(engine, send_buffer_bytes=small) as client:
+        slow = EventReader(client, LAST, receive_buffer_bytes=small)
+        slow.until(lambda name, data: name == "state")
+        [listener] = engine.llm._live._listeners
+        while listener.num_dropped == 0:  # its connection is full
+            load(client, 8, max_tokens=300)
+        assert client.complete("FAULT-AT-5", max_tokens=20, ignore_eos=True).status == 503
+    # the server has ended, though nothing more was read
+    slow.close()
+
+
 def test_the_end_of_the_server_ends_streams_at_once(tiny_folder: Any) -> None:
     """With a request still running, which the server waits for."""
     with ServerProcess(str(tiny_folder)) as server:

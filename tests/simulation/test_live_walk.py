@@ -1,5 +1,7 @@
 """What a live view is told on random walks is what scheduler and KV bookkeeping hold."""
 
+import math
+
 import pytest
 
 from octavo.core.live import LiveState, LiveStep
@@ -100,12 +102,16 @@ class Watched:
                 assert by_id[edge.parent_id].ref_cnt >= edge.ref_cnt
                 num_children[edge.parent_id] += 1
         assert all(n != 1 for n in num_children.values()), "a chain was not merged"
-        few, left_out = tree_edges(nodes, 3)
-        assert len(few) <= 3 and len(few) + left_out == len(edges)
-        _check_closed(few)
-        if left_out and len(few) == 3:
-            held = {e.edge_id for e in edges if e.last_used_s is None}
-            assert all(e.last_used_s is None for e in few) or held <= {e.edge_id for e in few}
+        for limit in (1, 3, 6):
+            few, left_out = tree_edges(nodes, limit)
+            assert len(few) == min(limit, len(edges)) and len(few) + left_out == len(edges)
+            _check_closed(few)
+            recency = sorted((_recency(edge) for edge in edges), reverse=True)
+            assert sorted(map(_recency, few), reverse=True) == recency[:limit]
+
+
+def _recency(edge: TreeEdge) -> float:
+    return math.inf if edge.last_used_s is None else edge.last_used_s
 
 
 def _check_closed(edges: list[TreeEdge]) -> None:

@@ -124,7 +124,7 @@ def check_keep_alive(given: Any) -> bool:
 def refuse_generate(asked: OllamaGenerateRequest) -> None:
     """Raises InvalidRequestError naming the field."""
     for name, why in (
-        ("suffix", "this model only continues a prompt"),
+        ("suffix", "/v1/completions takes it, where the model can fill a gap"),
         ("template", "only the server sets it, with --chat-template FILE"),
         ("images", "this server only takes text"),
         ("width", "this server makes no images"), ("height", "this server makes no images"),

@@ -55,10 +55,10 @@ def refuse_create(request: ResponseRequest) -> None:
     for name in ("prompt_logprobs", "return_token_ids"):
         if getattr(request, name):
             raise bad(name, "has no place in a response: use /v1/chat/completions")
-    for name in ("max_output_tokens", "max_tool_calls"):
+    for name, least in (("max_output_tokens", 1), ("max_tool_calls", 0)):
         value = getattr(request, name)
-        if value is not None and value < 1:
-            raise bad(name, f"is {value}: give at least 1")
+        if value is not None and value < least:
+            raise bad(name, f"is {value}: give at least {least}")
     for name in ("user", "safety_identifier", "prompt_cache_key", "service_tier"):
         if len(getattr(request, name) or "") > _MAX_LABEL_CHARS:
             raise bad(name, f"is longer than {_MAX_LABEL_CHARS} characters")

@@ -104,8 +104,8 @@ def _function_call(item: Item, where: str) -> Item:
     if not isinstance(arguments, str) or not is_object(arguments):
         raise bad(f"{where}.arguments", f"is {short(arguments)}: give a JSON object as text")
     return {"id": _id(item, where, "fc"), "type": "function_call",
-            "status": _status(item, where), "call_id": _text(item, "call_id", where),
-            "name": _text(item, "name", where), "arguments": arguments}
+            "status": _status(item, where), "call_id": _label(item, "call_id", where),
+            "name": _label(item, "name", where), "arguments": arguments}
 
 
 def _custom_call(item: Item, where: str) -> Item:
@@ -113,8 +113,8 @@ def _custom_call(item: Item, where: str) -> Item:
     if not isinstance(text, str):
         raise bad(f"{where}.input", f"is {short(text)}: give a text")
     return {"id": _id(item, where, "ctc"), "type": "custom_tool_call",
-            "status": _status(item, where), "call_id": _text(item, "call_id", where),
-            "name": _text(item, "name", where), "input": text}
+            "status": _status(item, where), "call_id": _label(item, "call_id", where),
+            "name": _label(item, "name", where), "input": text}
 
 
 def _result(prefix: str) -> Callable[[Item, str], Item]:
@@ -125,9 +125,10 @@ def _result(prefix: str) -> Callable[[Item, str], Item]:
                       for i, part in enumerate(output)]
         elif not isinstance(output, str):
             raise bad(f"{where}.output", f"is {short(output)}: give a text or a list of parts")
+        # a result that names no call answers the one before it, as templates print it
+        call_id = "" if item.get("call_id") is None else _label(item, "call_id", where)
         return {"id": _id(item, where, prefix), "type": item["type"],
-                "status": _status(item, where), "call_id": _text(item, "call_id", where),
-                "output": output}
+                "status": _status(item, where), "call_id": call_id, "output": output}
     return make
 
 
@@ -235,10 +236,10 @@ def _joined(content: str | list[Item]) -> str:
 
 def _id(item: Item, where: str, prefix: str) -> str:
     given = item.get("id")
-    if given is None:
+    if given is None or given == "":
         return f"{prefix}_{secrets.token_hex(24)}"
-    if not isinstance(given, str) or not 0 < len(given) <= 128:
-        raise bad(f"{where}.id", f"is {short(given)}: give a text of 1 to 128 characters, or "
+    if not isinstance(given, str) or len(given) > 128:
+        raise bad(f"{where}.id", f"is {short(given)}: give a text of at most 128 characters, or "
                    "leave it out")
     return given
 
@@ -253,9 +254,10 @@ def _status(item: Item, where: str) -> str:
     return str(given)
 
 
-def _text(item: Item, name: str, where: str) -> str:
+def _label(item: Item, name: str, where: str) -> str:
+    """A name or id of an earlier call: it is only repeated, so it may be empty."""
     value = item.get(name)
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str):
         raise bad(f"{where}.{name}", "is missing: give a text" if value is None else
                    f"is {short(value)}: give a text")
     return value

@@ -107,6 +107,9 @@ def sampling_fields(vocab_size: int, max_model_len: int) -> dict[str, Schema]:
         "structured_outputs": structured_outputs(),
         "stream_options": {"$ref": "#/components/schemas/StreamOptions"},
         "chat_template_kwargs": {"type": "object", "description": "Variables of the template."},
+        "timings": _FLAG | {"description": "Report the answer's timings; of a stream, in its last "
+                                           "chunk."},
+        "timings_per_token": _FLAG | {"description": "Report them in every chunk of a stream."},
     }
 
 
@@ -217,7 +220,7 @@ def response_fields(max_model_len: int) -> dict[str, Schema]:
             "effort": {"enum": list(REASONING_EFFORTS)},
             "summary": {"enum": ["auto", "concise", "detailed"]}}},
         "truncation": {"enum": ["auto", "disabled"]},
-        "max_output_tokens": integer(1, max_model_len), "max_tool_calls": integer(1, 2**31),
+        "max_output_tokens": integer(1, max_model_len), "max_tool_calls": integer(0, 2**31),
         "n": {"enum": [1]},
         "top_logprobs": integer(0, MAX_LOGPROBS),
         "include": {"type": "array", "items": {"enum": [
@@ -253,14 +256,13 @@ def _input_items() -> list[Schema]:
             "type": {"enum": ["message"]}, "role": {"enum": roles}, "content": one_of(
                 TEXT, {"type": "array", "minItems": 1, "items": part(kind)})}}
 
-    filled = {"type": "string", "minLength": 1}
     return [
         message(["user", "system", "developer"], "input_text"),
         message(["assistant"], "output_text"),
-        tagged("function_call", call_id=filled, name=_NAME, arguments=_OBJECT_TEXT),
-        tagged("function_call_output", call_id=filled, output=TEXT),
-        tagged("custom_tool_call", call_id=filled, name=_NAME, input=TEXT),
-        tagged("custom_tool_call_output", call_id=filled, output=TEXT),
+        tagged("function_call", call_id=TEXT, name=_NAME, arguments=_OBJECT_TEXT),
+        tagged("function_call_output", "call_id", call_id=TEXT, output=TEXT),
+        tagged("custom_tool_call", call_id=TEXT, name=_NAME, input=TEXT),
+        tagged("custom_tool_call_output", "call_id", call_id=TEXT, output=TEXT),
         tagged("reasoning", "content", summary={"type": "array", "items": part("summary_text")},
                content={"type": "array", "items": part("reasoning_text")}),
     ]

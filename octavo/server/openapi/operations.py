@@ -37,7 +37,8 @@ _MESSAGE_EVENTS = (
 
 
 class ChatChunk(msgspec.Struct, kw_only=True):
-    """An event of a stream. usage: in the last one, which has no choices, if it was asked for."""
+    """An event of a stream. usage: in the last one, which has no choices, if it was asked for.
+    timings: in the last one, or in each, if they were asked for."""
 
     id: str
     object: str = "chat.completion.chunk"
@@ -46,6 +47,7 @@ class ChatChunk(msgspec.Struct, kw_only=True):
     system_fingerprint: str
     choices: list[responses.ChatChunkChoice]
     usage: responses.Usage | None = None
+    timings: responses.Timings | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclasses.dataclass(slots=True, frozen=True)

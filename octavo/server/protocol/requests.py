@@ -75,6 +75,8 @@ class CompletionRequest(SamplingFields, kw_only=True):
     best_of: int | None = None
     suffix: str | None = None
     add_special_tokens: bool = True
+    timings: bool = False
+    timings_per_token: bool = False
 
 
 class ChatRequest(SamplingFields, kw_only=True):
@@ -88,6 +90,8 @@ class ChatRequest(SamplingFields, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
+    timings: bool = False
+    timings_per_token: bool = False
 
     # Tools and reasoning: see server/openai_tools.py.
     tools: list[Any] | None = None

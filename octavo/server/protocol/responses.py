@@ -48,6 +48,23 @@ class Usage(msgspec.Struct, kw_only=True):
     completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
+class Timings(msgspec.Struct, kw_only=True):
+    """Where the time of an answer went, with llama.cpp's names: prompt_n tokens were computed,
+    cache_n more came from the prefix cache; predicted_n were drawn, in predicted_ms behind the
+    first of them. Rates per token and second leave the first token out: it belongs to prompt_ms."""
+
+    queued_ms: float
+    cache_n: int
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_token_ms: float
+    prompt_per_second: float
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_token_ms: float
+    predicted_per_second: float
+
+
 class CompletionLogprobs(msgspec.Struct, kw_only=True):
     """One entry a token in each list; None stands before the first prompt token."""
 
@@ -116,6 +133,7 @@ class CompletionResponse(msgspec.Struct, kw_only=True):
     system_fingerprint: str
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
+    timings: Timings | UnsetType = UNSET
 
 
 class FunctionCall(msgspec.Struct, kw_only=True):
@@ -178,6 +196,7 @@ class ChatResponse(msgspec.Struct, kw_only=True):
     usage: Usage
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
 
 
 class ChatDelta(msgspec.Struct, kw_only=True):

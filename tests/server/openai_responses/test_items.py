@@ -102,7 +102,7 @@ def test_where_a_conversation_can_begin() -> None:
     ([{**CALL, "arguments": "[1]"}], "input[0].arguments"),
     ([{**CALL, "arguments": "{"}], "input[0].arguments"),
     ([{**CALL, "arguments": {"a": 1}}], "input[0].arguments"),
-    ([{**CALL, "name": ""}], "input[0].name"),
+    ([{**CALL, "name": None}], "input[0].name"),
     ([{**CALL, "call_id": None}], "input[0].call_id"),
     ([{**RESULT, "call_id": 1}], "input[0].call_id"),
     ([{**RESULT, "output": {"a": 1}}], "input[0].output"),
@@ -117,3 +117,15 @@ def test_bad_items(items: Any, param: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         input_items(items)
     assert caught.value.param == param and param in caught.value.message
+
+
+def test_ids_and_names_of_calls_may_be_empty() -> None:
+    given = [{"type": "function_call", "id": "", "call_id": "", "name": "", "arguments": ""},
+             {"type": "function_call_output", "output": "42"},
+             {"type": "custom_tool_call_output", "id": "", "call_id": None, "output": "x"}]
+    items = input_items(given)
+    assert [item["call_id"] for item in items] == ["", "", ""]
+    assert len({item["id"] for item in items}) == 3 and all(item["id"] for item in items)
+    call, first, second = messages_of(items, None)
+    assert call["tool_calls"][0]["function"] == {"name": "", "arguments": ""}
+    assert (first["content"], second["content"]) == ("42", "x")
