@@ -154,11 +154,16 @@ def _blocks(view: TopView, width: int, height: int) -> Lines:
     blocks = view.state["blocks"]
     used = blocks["total"] - blocks["free"]
     share = 100 * used / blocks["total"] if blocks["total"] else 0.0
-    chars, per_char = _condensed(blocks["refs"], width * (height - 1))
+    # blocks are taken in the order of their numbers at first: those behind have never been used
+    room = width * (height - 1)
+    refs = blocks["refs"][: max(len(blocks["refs"].rstrip(".")), room)]
+    chars, per_char = _condensed(refs, room)
     per_char *= blocks["per_char"]
     each = "" if per_char == 1 else f", {per_char} a letter"
+    rest = "" if len(refs) == len(blocks["refs"]) else ", the rest is free"
     held = f"{used}/{blocks['total']} held ({share:.0f} %)"
-    lines = [_title(width, "KV blocks", f"{held}, {blocks['cached']} cached{each}",
+    cached = f"{held}, {blocks['cached']} cached"
+    lines = [_title(width, "KV blocks", f"{cached}{each}{rest}", f"{cached}{each}",
                     f"{held}{each}", held)]
     for start in range(0, len(chars), width):
         line = Text()

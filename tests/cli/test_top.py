@@ -116,6 +116,20 @@ def test_long_prompts_share_cells_and_output_tokens_do_not() -> None:
     assert "letter = request" not in "\n".join(lines_of(view, 30)), "it would not fit"
 
 
+def test_unused_blocks_do_not_hide_the_others() -> None:
+    blocks = {"total": 24000, "free": 23000, "cached": 700, "per_char": 6,
+              "refs": "2111c" + "." * 3995}
+    lines = lines_of(view_of(state_of(blocks=blocks)), 132, 43)
+    [at] = [i for i, line in enumerate(lines) if line.startswith("KV blocks")]
+    assert "700 cached, 6 a letter, the rest is free" in lines[at]
+    assert lines[at + 1].startswith("2111c....")
+    full = blocks | {"refs": "2" + "." * 3998 + "1"}
+    lines = lines_of(view_of(state_of(blocks=full)), 132, 43)
+    per_char = -(-4000 // (81 * 9))
+    assert f"{6 * per_char} a letter" in lines[at] and "rest" not in lines[at]
+    assert lines[at + 1].startswith("2...")
+
+
 def test_rates_follow_time() -> None:
     now = [0.0]
     view = TopView("u", clock=lambda: now[0])
