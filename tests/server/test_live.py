@@ -231,8 +231,9 @@ def test_a_dead_engine_ends_streams_with_an_error() -> None:
         assert client.get("/octavo/events").status == 503
 
 
-def test_the_end_does_not_wait_for_one_who_does_not_read() -> None:
+def test_the_end_does_not_wait_for_one_who_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the page of a computer that sleeps."""
+    monkeypatch.setattr("octavo.server.live._LAST_WORD_S", 0.01)
     engine = fake_async_llm(num_blocks=300, step_s=0.001)
     small = 4096
     with serving(engine, send_buffer_bytes=small) as client:
