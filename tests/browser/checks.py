@@ -8,34 +8,37 @@ from playwright.sync_api import Page
 
 SERIOUS = ("serious", "critical")
 
-# What sticks out to the right of the window, without what an ancestor cuts off or scrolls.
+# What sticks out of the window, without what an ancestor scrolls (only `pre` may).
 _WIDER = """() => {
   const width = document.documentElement.clientWidth;
   const isCut = (element) => {
     for (let at = element.parentElement; at && at !== document.body; at = at.parentElement) {
-      if (getComputedStyle(at).overflowX !== 'visible') return true;
+      if (['auto', 'scroll'].includes(getComputedStyle(at).overflowX)) return true;
     }
     return false;
   };
   const found = [];
   for (const element of document.body.querySelectorAll('*')) {
     const box = element.getBoundingClientRect();
-    if (box.width && (box.right > width + 0.5 || box.left < -0.5) && !isCut(element)) {
+    if (!element.ownerSVGElement && box.width && (box.right > width + 0.5 || box.left < -0.5) && !isCut(element)) {
       found.push(`${element.tagName}.${element.className}: ${box.left}..${box.right}`);
     }
   }
   const root = document.scrollingElement;
   if (root.scrollWidth > width) found.push(`the page scrolls to ${root.scrollWidth} of ${width}`);
-  // panels scroll down, never sideways
-  for (const panel of document.querySelectorAll('[role=tabpanel]')) {
-    if (panel.scrollWidth > panel.clientWidth) found.push(`${panel.id} scrolls sideways`);
+  // lists and panels scroll down, never sideways
+  for (const element of document.body.querySelectorAll(':not(pre)')) {
+    if (['auto', 'scroll'].includes(getComputedStyle(element).overflowX)
+        && element.scrollWidth > element.clientWidth) {
+      found.push(`${element.tagName}.${element.className} scrolls sideways`);
+    }
   }
   return found;
 }"""
 
 
 def assert_no_overflow(page: Page) -> None:
-    """Nothing sticks out of the window, and nothing but code scrolls sideways."""
+    """Nothing sticks out of the window, and nothing but `pre` scrolls sideways."""
     found = page.evaluate(_WIDER)
     assert not found, "\n".join(found)
 
