@@ -20,7 +20,8 @@ _WIDER = """() => {
   const found = [];
   for (const element of document.body.querySelectorAll('*')) {
     const box = element.getBoundingClientRect();
-    if (!element.ownerSVGElement && box.width && (box.right > width + 0.5 || box.left < -0.5) && !isCut(element)) {
+    const isOut = box.width && (box.right > width + 0.5 || box.left < -0.5);
+    if (isOut && !element.ownerSVGElement && !isCut(element)) {
       found.push(`${element.tagName}.${element.className}: ${box.left}..${box.right}`);
     }
   }
