@@ -93,8 +93,8 @@ def test_a_killed_engine_fails_its_requests_and_is_started_again() -> None:
 
 
 def test_without_restarts_a_killed_engine_ends_the_server() -> None:
-    with ServerProcess("smollm2-135m", *SMALL, "--disable-log-requests", "--engine-restarts",
-                       "0") as server:
+    with ServerProcess("smollm2-135m", *SMALL, "--disable-log-requests", "--disable-log-stats",
+                       "--engine-restarts", "0") as server:
         server.wait_ready()
         body = STREAM | {"max_tokens": 2000}
         with server.client.open_raw("/v1/completions", body) as sock:
