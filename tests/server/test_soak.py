@@ -90,7 +90,7 @@ def _memory(server: ServerProcess) -> dict[str, int]:
 
 def _soak(warm_up_s: float, seconds: float) -> None:
     with ServerProcess("smollm2-135m", "--kv-cache-memory-bytes", KV_BYTES,
-                       "--disable-log-requests") as server:
+                       "--disable-log-requests", "--disable-log-stats") as server:
         server.wait_ready()
         client = server.client
         stop, tally = threading.Event(), _Tally()
