@@ -80,6 +80,11 @@ class EngineArm:
         """Drawn so far."""
         return sum(len(record.token_ids) for record in self.records.values())
 
+    @property
+    def rate(self) -> float:
+        """Output tokens a second of the clock."""
+        return self.num_output_tokens / self.clock_s
+
     def add(self, requests: Sequence[EngineCoreRequest]) -> None:
         """Queues requests, at once."""
         for request in requests:

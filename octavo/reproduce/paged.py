@@ -36,11 +36,8 @@ from octavo.reproduce.reservation import (
 from octavo.scheduler.scheduler import Scheduler
 from octavo.testing.fake_executor import FakeExecutor
 
-_BASELINES = {
-    "contiguous, max": reserve_max,
-    "contiguous, pow2": reserve_pow2,
-    "contiguous, oracle": reserve_oracle,
-}
+_MAX, _POW2, _ORACLE = "contiguous, max", "contiguous, pow2", "contiguous, oracle"
+_BASELINES = {_MAX: reserve_max, _POW2: reserve_pow2, _ORACLE: reserve_oracle}
 _PAGED = "paged, block 16"
 _BLOCK = 16
 _MAX_NUM_SEQS = 128  # memory alone bounds how many run at once
@@ -52,7 +49,8 @@ _KINDS = ["tokens", "tokens and unused slots", "reserved, still empty"]
 class Sizes:
     """How much is run. num_slots: KV memory of each arm, in tokens; a power of two, as
     max_model_len is, so that the buddy allocator rounds neither up. measured_blocks: block sizes
-    run on the engine, with the first num_sweep_requests requests."""
+    run on the engine; memories: other numbers of slots; both with the first num_sweep_requests
+    requests."""
 
     num_slots: int
     max_model_len: int
@@ -61,14 +59,15 @@ class Sizes:
     num_requests: int
     num_sweep_requests: int
     measured_blocks: tuple[int, ...]
+    memories: tuple[int, ...]
 
 
 # 4,096 slots hold two of the longest requests (2,048 tokens, the longest in the paper, too): enough
 # to measure a baseline, little enough that 64 requests fill the memory several times over. Prompts
 # are cut to 128 tokens: a CPU computes a prompt token in half the time of an output token, a GPU
 # in a hundredth, and whole prompts would hide the decoding that the paper measures.
-FULL = Sizes(4096, 2048, 128, 1024, 64, 24, (16, 32, 64, 128, 256))
-QUICK = Sizes(1024, 512, 32, 96, 16, 8, (16, 64))
+FULL = Sizes(4096, 2048, 128, 1024, 64, 24, (16, 32, 64, 128, 256), (2048, 8192))
+QUICK = Sizes(1024, 512, 32, 96, 16, 8, (16, 64), (512,))
 
 
 @dataclasses.dataclass(slots=True, frozen=True)
@@ -97,29 +96,25 @@ def use_of(samples: Sequence[StepSample]) -> Use:
     )
 
 
-@dataclasses.dataclass(slots=True, frozen=True)
-class StepCost:
-    """Median seconds of a step by the number of requests that decode in it, and the line through
-    them: fixed_s + per_request_s * requests."""
-
-    seconds: dict[int, float]
-    fixed_s: float
-    per_request_s: float
-
-
-def step_cost(samples: Sequence[StepSample]) -> StepCost:
-    """Of the steps that only decode: their requests are as many as their tokens."""
+def decode_rates(samples: Sequence[StepSample]) -> dict[int, float]:
+    """Tokens a second of steps that only decode, by the number of their requests: medians of at
+    least five."""
     by_count: dict[int, list[float]] = {}
-    # a step's samples are taken behind it: what ended in it is gone, its tokens are not
+    # Samples are taken behind a step, when what ended in it is gone and its tokens are not: such a
+    # step is left out, and so is one with a prompt.
     for sample in samples:
         if 0 < sample.num_tokens == sample.num_running:
             by_count.setdefault(sample.num_running, []).append(sample.seconds)
-    medians = {n: statistics.median(found) for n, found in sorted(by_count.items())
-               if len(found) >= 5}
-    if len(medians) < 2:
-        return StepCost(medians, float("nan"), float("nan"))
-    slope, fixed = statistics.linear_regression(list(medians), list(medians.values()))
-    return StepCost(medians, fixed, slope)
+    return {n: n / statistics.median(found) for n, found in sorted(by_count.items())
+            if len(found) >= 5}
+
+
+def nearest(rates: dict[int, float], count: float) -> tuple[int, float]:
+    """The measured count nearest to `count`, and its rate; NaN where nothing was measured."""
+    if not rates:
+        return round(count), float("nan")
+    found = min(rates, key=lambda n: abs(n - count))
+    return found, rates[found]
 
 
 def run(options: Options, progress: Progress) -> Finding:
@@ -134,30 +129,51 @@ def measure(options: Options, sizes: Sizes, progress: Progress) -> Finding:
     managers: list[MakeManager] = [
         functools.partial(ReservingKVCacheManager, reserve=reserve(sizes.max_model_len))
         for reserve in _BASELINES.values()]
-    args = _args(options, sizes, _BLOCK)
+    args = _args(options, sizes)
     with open_engines(*[args] * (len(managers) + 1),
                       kv_cache_managers=[*managers, KVCacheManager]) as engines:
         requests, source = _requests(options, sizes, engines[0].vocab_size)
         arms = [_watched(name, engine, maps, progress)
                 for name, engine in zip([*_BASELINES, _PAGED], engines, strict=True)]
-        _in_turns("contiguous and paged, in turns", arms, requests, progress, (0.02, 0.7))
+        _in_turns("contiguous and paged, in turns", arms, requests, progress, (0.02, 0.5))
         facts = engines[0].facts() | _facts(sizes, arms, source)
         config = engines[0].config
-    with open_engines(*[_args(options, sizes, size) for size in sizes.measured_blocks]) as engines:
+    few = requests[: sizes.num_sweep_requests]
+    with open_engines(*[_args(options, sizes, block_size=size)
+                        for size in sizes.measured_blocks]) as engines:
         sweep = [EngineArm(str(size), engine.core, after_step=progress.check)
                  for size, engine in zip(sizes.measured_blocks, engines, strict=True)]
-        _in_turns("block sizes, in turns", sweep, requests[: sizes.num_sweep_requests], progress,
-                  (0.7, 0.95))
+        _in_turns("block sizes, in turns", sweep, few, progress, (0.5, 0.7))
+    memories = _memories(options, sizes, few, managers[0], progress)
     simulated = _simulated_sweep(config, sizes, requests, progress)
     assert same_outputs(arms), "contiguous and paged memory differ in what is generated"
-    assert same_outputs(sweep), "block sizes differ in what is generated"
-    return _finding(sizes, arms, sweep, simulated, maps, facts)
+    assert same_outputs([*sweep, *(arm for pair in memories.values() for arm in pair)]), (
+        "block sizes or memories differ in what is generated")
+    return _finding(Measured(sizes, arms, sweep, memories, simulated, maps), facts)
 
 
-def _args(options: Options, sizes: Sizes, block_size: int) -> EngineArgs:
+def _args(options: Options, sizes: Sizes, *, block_size: int = _BLOCK,
+          num_slots: int | None = None) -> EngineArgs:
     return dataclasses.replace(
-        options.engine(), num_blocks=sizes.num_slots // block_size, block_size=block_size,
-        max_model_len=sizes.max_model_len, max_num_seqs=_MAX_NUM_SEQS)
+        options.engine(), num_blocks=(num_slots or sizes.num_slots) // block_size,
+        block_size=block_size, max_model_len=sizes.max_model_len, max_num_seqs=_MAX_NUM_SEQS)
+
+
+def _memories(options: Options, sizes: Sizes, requests: Sequence[EngineCoreRequest],
+              contiguous: MakeManager,
+              progress: Progress) -> dict[int, tuple[EngineArm, EngineArm]]:
+    """Contiguous (max) and paged in other amounts of memory, each pair in turns."""
+    found = {}
+    for i, num_slots in enumerate(sizes.memories):
+        args = _args(options, sizes, num_slots=num_slots)
+        with open_engines(args, args, kv_cache_managers=[contiguous, KVCacheManager]) as engines:
+            pair = [EngineArm(name, engine.core, after_step=progress.check)
+                    for name, engine in zip((_MAX, _PAGED), engines, strict=True)]
+            share = 0.25 / len(sizes.memories)
+            _in_turns(f"{num_slots:,} slots, in turns", pair, requests, progress,
+                      (0.7 + i * share, 0.7 + (i + 1) * share))
+        found[num_slots] = pair[0], pair[1]
+    return found
 
 
 def _requests(options: Options, sizes: Sizes,
@@ -233,24 +249,34 @@ def _simulated_sweep(config: EngineConfig, sizes: Sizes, requests: Sequence[Engi
     return found
 
 
-def _finding(sizes: Sizes, arms: list[EngineArm], sweep: list[EngineArm],
-             simulated: dict[int, Use], maps: dict[str, list[int]],
-             facts: dict[str, Cell]) -> Finding:
-    uses = {arm.name: use_of(arm.samples) for arm in arms}
-    rates = {arm.name: arm.num_output_tokens / arm.clock_s for arm in arms}
-    paged, contiguous = uses[_PAGED], uses["contiguous, max"]
-    cost = step_cost([sample for arm in arms for sample in arm.samples])
-    speedup = rates[_PAGED] / rates["contiguous, max"]
-    figures = [
-        Figure("use of allocated KV memory, paged", paged.percent, "%", 96.0),
-        Figure("use of allocated KV memory, contiguous (max)", contiguous.percent, "%", 40.0,
-               at_least=False),
-        Figure("requests at once, paged over contiguous (max)",
-               paged.running / contiguous.running, "x", 2.0),
-        Figure("throughput, paged over contiguous (max)", speedup, "x", 2.0),
-        Figure("throughput, paged over contiguous (oracle)",
-               rates[_PAGED] / rates["contiguous, oracle"], "x"),
-    ]
+@dataclasses.dataclass(slots=True, frozen=True)
+class Measured:
+    """All that was run. sweep: by block size; memories: contiguous and paged, by slots; simulated:
+    by block size; maps: what was in each arm's blocks."""
+
+    sizes: Sizes
+    arms: list[EngineArm]
+    sweep: list[EngineArm]
+    memories: dict[int, tuple[EngineArm, EngineArm]]
+    simulated: dict[int, Use]
+    maps: dict[str, list[int]]
+
+    @property
+    def uses(self) -> dict[str, Use]:
+        return {arm.name: use_of(arm.samples) for arm in self.arms}
+
+    @property
+    def rates(self) -> dict[str, float]:
+        return {arm.name: arm.rate for arm in self.arms}
+
+    @property
+    def decode(self) -> dict[int, float]:
+        return decode_rates([sample for arm in self.arms for sample in arm.samples])
+
+
+def _finding(run: Measured, facts: dict[str, Cell]) -> Finding:
+    uses, rates = run.uses, run.rates
+    paged, contiguous = uses[_PAGED], uses[_MAX]
     return Finding(
         name=CLAIM.name, title=CLAIM.title,
         claimed="of the KV memory, tokens take 20.4 % (contiguous, longest sequence), 26.8 % "
@@ -258,92 +284,106 @@ def _finding(sizes: Sizes, arms: list[EngineArm], sweep: list[EngineArm],
                 "throughput at the same latency",
         source="Kwon et al., Efficient Memory Management for Large Language Model Serving with "
                "PagedAttention, SOSP 2023, arXiv:2309.06180, abstract and figure 2",
-        figures=figures,
-        tables=[_arm_table(sizes, arms, uses, rates), _cost_table(cost),
-                _sweep_table(sizes, sweep, simulated)],
-        diagrams=_diagrams(arms, uses, cost, sweep, simulated, maps),
-        explanation=_explanation(arms, uses, rates, cost),
-        facts=facts,
+        figures=[
+            Figure("use of allocated KV memory, paged", paged.percent, "%", 96.0),
+            Figure(f"use of allocated KV memory, {_MAX}", contiguous.percent, "%", 40.0,
+                   at_least=False),
+            Figure(f"requests at once, paged over {_MAX}", paged.running / contiguous.running,
+                   "x", 2.0),
+            Figure(f"throughput, paged over {_MAX}", rates[_PAGED] / rates[_MAX], "x", 2.0),
+            Figure(f"throughput, paged over {_ORACLE}", rates[_PAGED] / rates[_ORACLE], "x"),
+        ],
+        tables=[_arm_table(run), _decode_table(run), _memory_table(run), _sweep_table(run)],
+        diagrams=_diagrams(run), explanation=_explanation(run), facts=facts,
         identical_outputs=True,
         raw={"samples": {arm.name: [dataclasses.astuple(s) for s in arm.samples]
-                         for arm in arms}},
+                         for arm in run.arms}},
     )
 
 
-def _arm_table(sizes: Sizes, arms: list[EngineArm], uses: dict[str, Use],
-               rates: dict[str, float]) -> Table:
+def _arm_table(run: Measured) -> Table:
     rows: list[list[Cell]] = []
-    for arm in arms:
-        use = uses[arm.name]
+    for arm in run.arms:
+        use = run.uses[arm.name]
         finished = [record.finished_s for record in arm.records.values()]
-        rows.append([arm.name, use.percent, 100 * use.live / sizes.num_slots, use.running,
-                     use.peak_running, rates[arm.name], arm.num_output_tokens / arm.cpu_s,
+        rows.append([arm.name, use.percent, 100 * use.live / run.sizes.num_slots, use.running,
+                     use.peak_running, arm.rate, arm.num_output_tokens / arm.cpu_s,
                      statistics.fmean(finished)])
     return Table(
-        f"{len(arms[0].records)} requests at once into {sizes.num_slots:,} KV slots, "
-        f"max_model_len {sizes.max_model_len:,}",
+        f"{run.sizes.num_requests} requests at once into {run.sizes.num_slots:,} KV slots, "
+        f"max_model_len {run.sizes.max_model_len:,}",
         ["KV memory", "% of allocated", "% of all", "running", "peak", "tok/s", "tok/CPU-s",
          "mean latency, s"], rows)
 
 
-def _cost_table(cost: StepCost) -> Table:
-    counts = [n for n in cost.seconds if n in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)]
-    return Table("Decode steps, median", ["requests in the step", "ms", "tok/s"],
-                 [[str(n), 1e3 * cost.seconds[n], n / cost.seconds[n]] for n in counts])
+def _decode_table(run: Measured) -> Table:
+    shown = [n for n in run.decode if n in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)]
+    return Table("Decode steps, median of all arms", ["requests in the step", "ms", "tok/s"],
+                 [[str(n), 1e3 * n / run.decode[n], run.decode[n]] for n in shown])
 
 
-def _sweep_table(sizes: Sizes, sweep: list[EngineArm], simulated: dict[int, Use]) -> Table:
-    rates = {int(arm.name): arm.num_output_tokens / arm.clock_s for arm in sweep}
+def _memory_table(run: Measured) -> Table:
+    rows: list[list[Cell]] = []
+    for num_slots, (contiguous, paged) in run.memories.items():
+        uses = use_of(contiguous.samples), use_of(paged.samples)
+        rows.append([f"{num_slots:,}", uses[0].running, uses[1].running,
+                     uses[1].running / uses[0].running, contiguous.rate, paged.rate,
+                     paged.rate / contiguous.rate])
+    return Table(f"Other memories, {run.sizes.num_sweep_requests} requests",
+                 ["KV slots", _MAX, "paged", "x", f"{_MAX}, tok/s", "paged, tok/s", "x"], rows)
+
+
+def _sweep_table(run: Measured) -> Table:
+    rates = {int(arm.name): arm.rate for arm in run.sweep}
     return Table(
-        f"Block sizes: simulated use, {sizes.num_requests} requests; measured tok/s, the first "
-        f"{sizes.num_sweep_requests}",
+        f"Block sizes: simulated use, {run.sizes.num_requests} requests; measured tok/s, "
+        f"{run.sizes.num_sweep_requests} requests",
         ["block size", "% of allocated", "% of all", "running", "tok/s"],
-        [[str(size), use.percent, 100 * use.live / sizes.num_slots, use.running, rates.get(size)]
-         for size, use in simulated.items()])
+        [[str(size), use.percent, 100 * use.live / run.sizes.num_slots, use.running,
+          rates.get(size)] for size, use in run.simulated.items()])
 
 
-def _diagrams(arms: list[EngineArm], uses: dict[str, Use], cost: StepCost, sweep: list[EngineArm],
-              simulated: dict[int, Use], maps: dict[str, list[int]]) -> list[Diagram]:
-    names = [arm.name for arm in arms]
-    rates = {int(arm.name): arm.num_output_tokens / arm.clock_s for arm in sweep}
+def _diagrams(run: Measured) -> list[Diagram]:
+    names, uses = [arm.name for arm in run.arms], run.uses
     return [
         BlockMap("KV memory when half of the requests are done", _KINDS,
-                 [(name, maps[name]) for name in names if name in maps]),
+                 [(name, run.maps[name]) for name in names if name in run.maps]),
         Bars("Use of allocated KV memory", "%", names,
              [("hold tokens", [uses[name].percent for name in names])]),
         Bars("Requests at once", "mean", names,
              [("running", [uses[name].running for name in names])]),
         Panel("Decode throughput", "requests in the step",
-              [Curve("measured", [(float(n), n / s) for n, s in cost.seconds.items()])], "tok/s"),
+              [Curve("measured", [(float(n), rate) for n, rate in run.decode.items()])], "tok/s"),
         Panel("Block size: use", "tokens a block",
-              [Curve("simulated", [(float(n), use.percent) for n, use in simulated.items()])],
+              [Curve("simulated", [(float(n), use.percent) for n, use in run.simulated.items()])],
               "% of allocated", is_log_x=True),
         Panel("Block size: throughput", "tokens a block",
-              [Curve("measured", [(float(n), rate) for n, rate in rates.items()])], "tok/s",
+              [Curve("measured", [(float(arm.name), arm.rate) for arm in run.sweep])], "tok/s",
               is_log_x=True),
     ]
 
 
-def _explanation(arms: list[EngineArm], uses: dict[str, Use], rates: dict[str, float],
-                 cost: StepCost) -> str:
+def _explanation(run: Measured) -> str:
     """From the run's own figures."""
-    paged, contiguous = uses[_PAGED], uses["contiguous, max"]
-    prefill_s = {arm.name: sum(s.seconds for s in arm.samples if s.num_tokens > s.num_running)
-                 for arm in arms}
-    clock_s = {arm.name: arm.clock_s for arm in arms}
-    a, b = 1e3 * cost.fixed_s, 1e3 * cost.per_request_s
+    paged, contiguous = run.uses[_PAGED], run.uses[_MAX]
+    few, few_rate = nearest(run.decode, contiguous.running)
+    many, many_rate = nearest(run.decode, paged.running)
+    prompts_s = {arm.name: sum(s.seconds for s in arm.samples if s.num_tokens > s.num_running)
+                 for arm in run.arms}
+    clock_s = {arm.name: arm.clock_s for arm in run.arms}
     return (
         f"A paged request wastes half a block on average, here {100 - paged.percent:.1f} % of what "
-        f"is allocated; a reservation for the longest sequence wastes what the request does not "
+        "is allocated; a reservation for the longest sequence wastes what a request does not "
         f"become. So {paged.running:.1f} requests run at once instead of {contiguous.running:.1f}. "
-        f"Throughput grows less: a decode step takes {a:.1f} ms and {b:.2f} ms more for each "
-        f"request in it, so on this CPU a request's own arithmetic outweighs the reading of the "
-        f"weights from {a / b:.0f} requests on (on a GPU from hundreds), and more at once help "
-        f"little beyond that. Steps with prompt tokens, which no batch makes cheaper, take "
-        f"{prefill_s[_PAGED]:.1f} of paged's {clock_s[_PAGED]:.1f} s and "
-        f"{prefill_s['contiguous, max']:.1f} of {clock_s['contiguous, max']:.1f} s. Together "
-        f"{rates[_PAGED] / rates['contiguous, max']:.2f}x. The paper's 2,048-token sequences are "
-        "the reservations here, its requests are longer than these (mean 499 tokens, ShareGPT)."
+        f"Throughput follows less far: steps that only decode give {few_rate:,.0f} tok/s with "
+        f"{few} requests and {many_rate:,.0f} with {many} ({many_rate / few_rate:.2f}x), because "
+        "this processor soon spends more on each request's arithmetic than on reading the weights, "
+        "which all requests share; a GPU gets there at hundreds of requests. And steps with prompt "
+        f"tokens take {prompts_s[_PAGED]:.1f} of {clock_s[_PAGED]:.1f} s (paged) and "
+        f"{prompts_s[_MAX]:.1f} of {clock_s[_MAX]:.1f} s (contiguous), which more requests at once "
+        "make no shorter. The longest sequence is the paper's, 2,048 tokens, in the full run; its "
+        "requests are longer (ShareGPT: 499 tokens in the mean), which is why its reservations "
+        "are used better."
     )
 
 

@@ -226,7 +226,7 @@ def _finding(found: dict[str, list[ChatRun]], sizes: Sizes, facts: dict[str, Cel
         figures.append(Figure(f"{name}: median TTFT, exact match over radix tree",
                               _ttft(exact) / _ttft(radix), "x"))
         figures.append(Figure(f"{name}: throughput, radix tree over cache off",
-                              off.arm.clock_s / radix.arm.clock_s, "x"))
+                              radix.arm.rate / off.arm.rate, "x"))
         figures.append(Figure(f"{name}: hit rate, radix tree", 100 * radix.hit_rate, "%"))
     return Finding(
         name=CLAIM.name, title=CLAIM.title,
@@ -255,7 +255,7 @@ def _table(name: str, runs: list[ChatRun]) -> Table:
         rows.append([
             arm.name, 100 * run.hit_rate, run.num_computed, 1e3 * statistics.median(ttfts),
             1e3 * statistics.fmean(ttfts), 1e3 * percentile(ttfts, 99),
-            len(arm.records) / arm.clock_s, arm.num_output_tokens / arm.clock_s])
+            len(arm.records) / arm.clock_s, arm.rate])
     requests = runs[0].arm.records.values()
     mean = statistics.fmean(len(r.request.prompt_token_ids) for r in requests)
     return Table(f"{name}: {len(requests)} requests, prompts of {mean:.0f} tokens in the mean",
@@ -278,7 +278,7 @@ def _diagrams(found: dict[str, list[ChatRun]], sizes: Sizes) -> list[Diagram]:
             (name, [100 * found[w][i].hit_rate for w in workloads])
             for i, name in enumerate(_ARMS)]),
         Bars("Throughput", "tok/s", workloads, [
-            (name, [found[w][i].arm.num_output_tokens / found[w][i].arm.clock_s
+            (name, [found[w][i].arm.rate
                     for w in workloads]) for i, name in enumerate(_ARMS)]),
     ]
 

@@ -10,7 +10,7 @@ from octavo.kvcache.manager import KVCacheManager
 from octavo.reproduce.claim import NoProgress, Options
 from octavo.reproduce.engine_arm import StepSample, greedy_request
 from octavo.reproduce.finding import Finding
-from octavo.reproduce.paged import QUICK, block_map, run, step_cost, use_of
+from octavo.reproduce.paged import QUICK, block_map, decode_rates, nearest, run, use_of
 from octavo.reproduce.reservation import ReservingKVCacheManager, reserve_max
 from tests.reproduce.simulated import section, simulated_arm
 
@@ -29,14 +29,15 @@ def test_use_counts_the_steps_in_which_somebody_waits() -> None:
     assert use_of([_sample(live=8)]).percent == 50.0  # nobody ever waited
 
 
-def test_step_cost_is_the_line_through_decode_steps() -> None:
-    samples = [_sample(2.0 + 0.5 * n, tokens=n, running=n) for n in (1, 2, 4) for _ in range(6)]
+def test_rates_of_decode_steps_by_their_requests() -> None:
+    samples = [_sample(0.5 * n, tokens=n, running=n) for n in (1, 2, 4) for _ in range(6)]
+    samples += [_sample(4.0, tokens=4, running=4)] * 3  # an outlier or two
     samples += [_sample(100.0, tokens=50, running=2)] * 9  # a prompt in it
     samples += [_sample(100.0, tokens=7, running=7)] * 4  # too few to trust
-    cost = step_cost(samples)
-    assert cost.seconds == {1: 2.5, 2: 3.0, 4: 4.0}
-    assert math.isclose(cost.fixed_s, 2.0) and math.isclose(cost.per_request_s, 0.5)
-    assert math.isnan(step_cost([]).fixed_s)
+    rates = decode_rates(samples)
+    assert rates == {1: 2.0, 2: 2.0, 4: 2.0}
+    assert nearest(rates, 2.9) == (2, 2.0) and nearest(rates, 99) == (4, 2.0)
+    assert math.isnan(nearest({}, 2)[1])
 
 
 @pytest.mark.parametrize("reserving", [False, True])
@@ -81,7 +82,7 @@ def test_every_arm_reserves_as_it_says(finding: Finding) -> None:
 
 
 def test_smaller_blocks_waste_less(finding: Finding) -> None:
-    table = finding.tables[2]
+    table = finding.tables[3]
     use = [row[table.headers.index("% of allocated")] for row in table.rows]
     assert [row[0] for row in table.rows] == ["1", "2", "4", "8", "16", "32", "64", "128", "256"]
     assert use[0] == 100.0 and use == sorted(use, reverse=True)
@@ -103,6 +104,6 @@ def test_the_claim_on_the_real_model(model_path: Path) -> None:
     found = run(Options(model=str(model_path)), NoProgress())
     by_name = {figure.what: figure for figure in found.figures}
     for what in ("use of allocated KV memory, paged",
-                 "use of allocated KV memory, contiguous (max)",
-                 "requests at once, paged over contiguous (max)"):
+                 "use of allocated KV memory, contiguous, max",
+                 "requests at once, paged over contiguous, max"):
         assert by_name[what].is_reached, by_name[what]
