@@ -96,6 +96,13 @@ def use_of(samples: Sequence[StepSample]) -> Use:
     )
 
 
+def num_computed_again(arm: EngineArm) -> int:
+    """Tokens whose KV was computed again after a preemption."""
+    once = sum(len(r.request.prompt_token_ids) + len(r.token_ids) - 1
+               for r in arm.records.values())
+    return sum(sample.num_tokens for sample in arm.samples) - once
+
+
 def decode_rates(samples: Sequence[StepSample]) -> dict[int, float]:
     """Tokens a second of steps that only decode, by the number of their requests: medians of at
     least five."""
@@ -307,13 +314,13 @@ def _arm_table(run: Measured) -> Table:
         use = run.uses[arm.name]
         finished = [record.finished_s for record in arm.records.values()]
         rows.append([arm.name, use.percent, 100 * use.live / run.sizes.num_slots, use.running,
-                     use.peak_running, arm.rate, arm.num_output_tokens / arm.cpu_s,
-                     statistics.fmean(finished)])
+                     use.peak_running, num_computed_again(arm), arm.rate,
+                     arm.num_output_tokens / arm.cpu_s, statistics.fmean(finished)])
     return Table(
         f"{run.sizes.num_requests} requests at once into {run.sizes.num_slots:,} KV slots, "
         f"max_model_len {run.sizes.max_model_len:,}",
-        ["KV memory", "% of allocated", "% of all", "running", "peak", "tok/s", "tok/CPU-s",
-         "mean latency, s"], rows)
+        ["KV memory", "% of allocated", "% of all", "running", "peak", "recomputed", "tok/s",
+         "tok/CPU-s", "mean latency, s"], rows)
 
 
 def _decode_table(run: Measured) -> Table:
@@ -371,6 +378,7 @@ def _explanation(run: Measured) -> str:
     prompts_s = {arm.name: sum(s.seconds for s in arm.samples if s.num_tokens > s.num_running)
                  for arm in run.arms}
     clock_s = {arm.name: arm.clock_s for arm in run.arms}
+    (last,) = (arm for arm in run.arms if arm.name == _PAGED)
     return (
         f"A paged request wastes half a block on average, here {100 - paged.percent:.1f} % of what "
         "is allocated; a reservation for the longest sequence wastes what a request does not "
@@ -378,12 +386,14 @@ def _explanation(run: Measured) -> str:
         f"Throughput follows less far: steps that only decode give {few_rate:,.0f} tok/s with "
         f"{few} requests and {many_rate:,.0f} with {many} ({many_rate / few_rate:.2f}x), because "
         "this processor soon spends more on each request's arithmetic than on reading the weights, "
-        "which all requests share; a GPU gets there at hundreds of requests. And steps with prompt "
+        "which all requests share; a GPU gets there at hundreds of requests. Steps with prompt "
         f"tokens take {prompts_s[_PAGED]:.1f} of {clock_s[_PAGED]:.1f} s (paged) and "
-        f"{prompts_s[_MAX]:.1f} of {clock_s[_MAX]:.1f} s (contiguous), which more requests at once "
-        "make no shorter. The longest sequence is the paper's, 2,048 tokens, in the full run; its "
-        "requests are longer (ShareGPT: 499 tokens in the mean), which is why its reservations "
-        "are used better."
+        f"{prompts_s[_MAX]:.1f} of {clock_s[_MAX]:.1f} s (contiguous): more requests at once make "
+        "a prompt no shorter, and who is admitted without a reservation may lose its blocks: "
+        f"{last.core.stats().num_preemptions} preemptions cost {num_computed_again(last):,} tokens "
+        "computed again. The longest sequence is the paper's, 2,048 tokens, in the full run; its "
+        "requests are longer (ShareGPT: 499 tokens in the mean), so its reservations are used "
+        "better."
     )
 
 
