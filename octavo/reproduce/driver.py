@@ -65,6 +65,7 @@ class StepRecord:
     num_held: requests that hold a place in the batch; num_useful: those among them that are not
     finished. num_rows: sequences that drew a token. num_waiting: requests that are there and hold
     no place. num_tokens, num_prompt_tokens: computed. num_wanted: output tokens for a caller.
+    cpu_s: of this process, all threads.
     """
 
     start_s: float
@@ -76,6 +77,7 @@ class StepRecord:
     num_tokens: int
     num_prompt_tokens: int
     num_wanted: int
+    cpu_s: float = 0.0
 
 
 @dataclasses.dataclass(slots=True, frozen=True)
@@ -153,12 +155,12 @@ class CoreDriver:
         if not self._open and not self._waiting:
             upcoming = self.served[self._to_come[0]].arrival
             self.clock_s = max(self.clock_s, upcoming.due_s)
-        started, start_s = time.perf_counter(), self.clock_s
+        started, start_s, start_cpu_s = time.perf_counter(), self.clock_s, time.process_time()
         self._arrive()
         held_before = self._admit()
         num_useful = len(self._open)
         outputs = self._core.step()
-        seconds = time.perf_counter() - started
+        seconds, cpu_s = time.perf_counter() - started, time.process_time() - start_cpu_s
         self.clock_s += seconds
         num_rows, num_wanted = 0, 0
         for output in outputs.outputs:
@@ -175,7 +177,7 @@ class CoreDriver:
         self.steps.append(StepRecord(
             start_s, seconds, held_before, num_useful, num_rows, num_waiting,
             stats.last_step_tokens, stats.num_prompt_tokens - self._num_prompt_tokens,
-            num_wanted))
+            num_wanted, cpu_s))
         self._num_prompt_tokens = stats.num_prompt_tokens
         self._end_batch()
         return seconds
