@@ -182,8 +182,8 @@ def test_the_driver_names_every_part_and_resumes(tmp_path: Path,
 
 
 def test_cost_of_the_live_view_is_told_by_pairs() -> None:
-    def runs(*cpu_s: float) -> list[dict[str, float]]:
-        return [{"tokens": 100, "cpu_s": value, "seconds": 2.0} for value in cpu_s]
+    def runs(*cpu_s: float) -> list[live_view.Window]:
+        return [live_view.Window(tokens=100, seconds=2.0, cpu_s=value) for value in cpu_s]
 
     found = live_view.summarize(runs(1.01, 2.02, 4.2), runs(1.0, 2.0, 4.0))
     assert found["ratio"] == pytest.approx(1.01)
