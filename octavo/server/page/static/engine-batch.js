@@ -96,7 +96,8 @@ export class BatchPanel {
     const split = Math.round(height * 0.56);
     const budget = this._model.hello ? this._model.hello.max_num_batched_tokens : 0;
     const most = (kind) => steps.reduce((found, step) => Math.max(found, step[kind]), 0);
-    const prefill = {kind: 'prefill', top: 8, base: split - 4, max: prefillScale(most('prefill'), budget)};
+    const prefill = {kind: 'prefill', top: 8, base: split - 4,
+      max: prefillScale(most('prefill'), budget)};
     const decode = {kind: 'decode', top: split + 12, base: height - 4,
       max: niceMax(most('decode'), 4)};
     this._axis(context, prefill, 'prefill', budget);
@@ -160,7 +161,7 @@ export class BatchPanel {
       const tokens = cell[lane.kind];
       if (!tokens) continue;
       const tall = tokens * scale;
-      context.globalAlpha = chosen && cell.key !== chosen ? 0.22 : 1;
+      context.globalAlpha = chosen && cell.key !== chosen ? 0.35 : 1;
       context.fillStyle = this._palette.slot(cell.slot);
       // a hair between cells where there is room for one
       const drawn = tall > 3 ? tall - 1 : Math.max(tall, 0.5);

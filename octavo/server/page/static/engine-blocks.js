@@ -1,8 +1,9 @@
 // The KV cache as a map: one cell a block, toned by how many requests refer to it.
 
-import {Surface, cursor, el, int, panel, plural, setAttr, setText} from './engine-dom.js';
+import {Surface, cursor, el, int, panel, plural, setAttr, setText, shortId} from './engine-dom.js';
 
-const CELLS = [18, 16, 14, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3]; // pitch in CSS pixels, largest that fits
+// Pitches of a cell in CSS pixels: the largest that fits is taken.
+const CELLS = [18, 16, 14, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3];
 const MAX_HEIGHT = 288;
 const MIN_DIGIT_CELL = 12;
 const LESSON = 'The KV cache is cut into blocks of a fixed number of tokens, so a request takes ' +
@@ -27,8 +28,8 @@ export class BlocksPanel {
       ['shared', 'shared']]) {
       const count = el('b', {text: '0'});
       this._counts.set(name, count);
-      legend.append(el('li', {}, el('span', {class: `e-key e-block-${name}`, 'aria-hidden': 'true'}),
-        `${label} `, count));
+      const key = el('span', {class: `e-key e-block-${name}`, 'aria-hidden': 'true'});
+      legend.append(el('li', {}, key, `${label} `, count));
     }
     this._canvas = el('canvas', {class: 'e-chart e-chart-blocks'});
     this._readout = el('p', {class: 'e-readout', text: 'Waiting for the engine\'s state.'});
@@ -167,7 +168,9 @@ export class BlocksPanel {
     const parts = [plural(this._model.state.blocks.total, 'block')];
     if (hello) parts.push(`${hello.block_size} tokens each`);
     if (per > 1) parts.push(`a cell is ${per} blocks and shows the most referred to`);
-    parts.push(this._view.selected ? 'outlined: the selected request' : 'choose a request to see its own');
+    const chosen = this._view.selected && this._model.request(this._view.selected);
+    parts.push(!chosen ? 'choose a request to see its own' : chosen.state === 'finished'
+      ? 'the selected request holds none any more' : 'outlined: the selected request');
     return parts.join(' · ');
   }
 
@@ -181,7 +184,7 @@ export class BlocksPanel {
     if (mark === 'c') return `${name} · cached, nobody holds it`;
     const holders = new Set();
     for (let block = first; block <= last; block += 1) {
-      for (const request of this._model.holders(block)) holders.add(request.id);
+      for (const request of this._model.holders(block)) holders.add(shortId(request.id));
     }
     const names = [...holders];
     const more = names.length > 3 ? ` and ${names.length - 3} more` : '';

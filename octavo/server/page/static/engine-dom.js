@@ -1,5 +1,6 @@
 // Small pieces every panel of the engine view is made of: elements, numbers as text, theme colours
-// for canvases, canvases sharp at any pixel ratio. Knows nothing of engines; text only by textContent.
+// for canvases, canvases sharp at any pixel ratio. Knows nothing of engines; text only by
+// textContent.
 
 /** An element. props: `class`, `text`, `on` ({event: listener}); anything else is an attribute. */
 export function el(tag, props = {}, ...children) {
@@ -54,6 +55,12 @@ export function duration(seconds) {
 
 export function plural(count, noun) {
   return `${int(count)} ${noun}${count === 1 ? '' : 's'}`;
+}
+
+/** A request id where there is little room: how it begins, and the end that tells samples apart. */
+export function shortId(id) {
+  const mark = id.lastIndexOf('#');
+  return mark > 16 ? `${id.slice(0, 13)}…${id.slice(mark)}` : id;
 }
 
 /** A titled panel with its short lesson: {root, head, body}. */
@@ -163,11 +170,16 @@ export function hatch(context, colour) {
   return pattern;
 }
 
-/** The smallest of 1, 2, 5, 10, 20 ... that holds value. */
+const MANTISSAS = [1, 1.5, 2, 3, 4, 5, 6, 8];
+
+/** The next round number that holds value (and `least`): a whole one from 2 on. */
 export function niceMax(value, least) {
-  let step = 1;
-  for (let i = 0; step < Math.max(value, least); i += 1) step *= i % 3 === 1 ? 2.5 : 2;
-  return step;
+  for (let power = 1; ; power *= 10) {
+    for (const mantissa of MANTISSAS) {
+      const top = mantissa * power;
+      if (top >= value && top >= least) return top;
+    }
+  }
 }
 
 /**
@@ -177,9 +189,9 @@ export function niceMax(value, least) {
  */
 export function cursor(canvas, {label, size, rowStep, at, choose, current, onEnter}) {
   canvas.tabIndex = 0;
-  for (const [name, value] of Object.entries({
-    role: 'slider', 'aria-label': label, 'aria-valuemin': '0', 'aria-valuemax': '0',
-    'aria-valuenow': '0', 'aria-valuetext': 'nothing to show yet'})) canvas.setAttribute(name, value);
+  const role = {role: 'slider', 'aria-label': label, 'aria-valuemin': '0', 'aria-valuemax': '0',
+    'aria-valuenow': '0', 'aria-valuetext': 'nothing to show yet'};
+  for (const [name, value] of Object.entries(role)) canvas.setAttribute(name, value);
   canvas.addEventListener('pointermove', (event) => choose(at(event.offsetX, event.offsetY)));
   canvas.addEventListener('pointerdown', (event) => choose(at(event.offsetX, event.offsetY)));
   canvas.addEventListener('pointerleave', (event) => {
@@ -197,7 +209,8 @@ export function cursor(canvas, {label, size, rowStep, at, choose, current, onEnt
     if (event.key === 'Escape') choose(-1);
     else if (event.key === 'Enter' && onEnter && index >= 0) onEnter(index);
     else if (event.key in moves && last >= 0) {
-      choose(index < 0 ? last : Math.max(0, Math.min(last, moves[event.key])));
+      const from = index < 0 && event.key !== 'Home' ? last : moves[event.key];
+      choose(Math.max(0, Math.min(last, from)));
     } else return;
     event.preventDefault();
   });

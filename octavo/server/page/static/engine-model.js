@@ -1,5 +1,5 @@
-// What the engine view knows: the last steps, rates, step times, the newest state. Takes the events of
-// /octavo/events and answers questions of the panels. No DOM, no clock but the server's `t`.
+// What the engine view knows: the last steps, rates, step times, the newest state. Takes the events
+// of /octavo/events and answers questions of the panels. No DOM, no clock but the server's `t`.
 
 export const MAX_STEPS = 240; // more than the widest chart has columns
 const MAX_FINISHED = 8; // finished requests that stay readable in the table
@@ -21,7 +21,7 @@ export class EngineModel {
   }
 
   _empty() {
-    this.steps = []; // newest last: {n, t, dt, cells: [{slot, key, prefill, decode}], prefill, decode, ...}
+    this.steps = []; // newest last, as _addStep makes them
     this.state = null;
     this.requests = []; // live ones first, then some finished
     this.left = 0; // steps nobody saw
@@ -70,6 +70,7 @@ export class EngineModel {
       prefill += prefillTokens;
       decode += decodeTokens;
     }
+    cells.sort((one, other) => one.slot - other.slot); // the same order in every column
     for (const slot of step.finished) this._epochs.set(slot, (this._epochs.get(slot) || 0) + 1);
     this.steps.push({
       n: step.n, t: step.t, dt: step.dt, cells, prefill, decode, waiting: step.waiting,
@@ -88,7 +89,9 @@ export class EngineModel {
 
   _applyState(state) {
     const ids = new Set(state.requests.map((request) => request.id));
-    for (const request of this.state ? this.state.requests : []) {
+    // of a list that was cut, those that are missing need not be over
+    const isWhole = state.requests.length === state.running + state.waiting;
+    for (const request of this.state && isWhole ? this.state.requests : []) {
       if (!ids.has(request.id)) {
         this._finished.unshift({...request, state: 'finished', key: ''});
       }
@@ -146,7 +149,7 @@ export class EngineModel {
     return values;
   }
 
-  /** {counts, first, median, p99, number} of the last step times; counts by bucket of half a doubling. */
+  /** {counts, median, p99, number} of the last step times; counts by bucket of half a doubling. */
   times() {
     const counts = new Array(NUM_TIME_BUCKETS).fill(0);
     for (const seconds of this._times) counts[timeBucket(seconds)] += 1;
@@ -178,8 +181,8 @@ export class EngineModel {
     return (this.state && this.state.blocks.per_char) || 1;
   }
 
-  /** Blocks by tone, {free, cached, one, shared}. The map of a large cache shows of several blocks the
-   * most referred to only: then all but the sum of one and shared is an estimate. */
+  /** Blocks by tone, {free, cached, one, shared}. The map of a large cache shows of several blocks
+   * the most referred to only: then all but the sum of one and shared is an estimate. */
   blockCounts() {
     const {total, free, refs} = this.state.blocks;
     const counts = {free: 0, cached: 0, one: 0, shared: 0};

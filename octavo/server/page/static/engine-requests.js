@@ -1,15 +1,16 @@
-// The requests as a table, and the one selected in detail: its block table and its part of the batch.
+// The requests as a table, and the one selected in detail: its block table and its part of the
+// batch.
 
 import {dot} from './engine-batch.js';
 import {duration, el, int, panel, percent, plural, setAttr, setText} from './engine-dom.js';
 
-const MAX_ROWS = 60;
+const MAX_ROWS = 100;
 const MAX_CHIPS = 256;
-const ID_TAIL = 8;
-const LESSON = 'A request waits until there is room, then runs until it is done. "Computed" counts ' +
-  'the tokens whose KV exists: it chases prompt plus output. "Cached" is the part of the prompt ' +
-  'found in the prefix tree. If blocks run out, the newest request is preempted: it gives its ' +
-  'blocks back and computes them again later.';
+const ID_TAIL = 6;
+const LESSON = 'A request waits until there is room, then runs until it is done. "Computed" ' +
+  'counts the tokens whose KV exists: it chases prompt plus output. "Cached" is the part of the ' +
+  'prompt found in the prefix tree. If blocks run out, the newest request is preempted: it gives ' +
+  'its blocks back and computes them again later.';
 const COLUMNS = ['Request', 'State', 'Prompt', 'Cached', 'Computed', 'Output', 'Age'];
 
 export class RequestsPanel {
@@ -26,7 +27,7 @@ export class RequestsPanel {
     this._empty = el('p', {class: 'e-empty', text: 'Nobody is asking anything right now. ' +
       '“Make some load” above sends a few requests.'});
     this._scroll = el('div', {class: 'e-scroll e-requests-scroll', tabindex: '0', role: 'region',
-      'aria-label': 'Requests'},
+      'aria-label': 'Requests', hidden: true},
     el('table', {class: 'e-table'},
       el('caption', {class: 'unseen', text: 'Requests; choose one to see its blocks'}),
       el('thead', {}, el('tr', {}, ...COLUMNS.map((text) => el('th', {scope: 'col', text})))),
@@ -85,9 +86,10 @@ export class RequestsPanel {
   close() {}
 }
 
-const SELECTED_LESSON = 'The block table maps the request\'s tokens to blocks of the cache: entry i ' +
-  'holds its tokens from i times the block size on. The ids need not follow each other. Marked ' +
-  'entries are shared with other requests: samples of one prompt, or prompts that begin alike.';
+const SELECTED_LESSON = 'The block table maps the request\'s tokens to blocks of the cache: ' +
+  'entry i holds its tokens from i times the block size on. The ids need not follow each other. ' +
+  'Marked entries are shared with other requests: samples of one prompt, or prompts that begin ' +
+  'alike.';
 
 /** The selected request. */
 export class SelectedPanel {
@@ -150,8 +152,9 @@ export class SelectedPanel {
       this._dot.replaceChildren(dot(request.slot));
     }
     const total = request.prompt_tokens + request.output_tokens;
-    setText(this._facts, `${state} · ${int(request.computed_tokens)} of ${plural(total, 'token')} ` +
-      `computed, ${int(request.cached_tokens)} of them found in the cache · ` +
+    setText(this._facts, `${state} · ${int(request.computed_tokens)} of ` +
+      `${plural(total, 'token')} computed, ${int(request.cached_tokens)} of them found in the ` +
+      'cache · ' +
       `${plural(numBlocks(request), 'block')}`);
     const cached = request.cached_tokens / total;
     const computed = Math.max(0, request.computed_tokens - request.cached_tokens) / total;
@@ -187,9 +190,10 @@ export class SelectedPanel {
   close() {}
 }
 
-/** An id whose end stays readable where there is no room: the beginnings are all alike. */
+/** An id whose end, which tells samples apart, stays readable where there is no room for all. */
 function idSpan(id) {
-  const at = Math.max(0, id.length - ID_TAIL);
+  const mark = id.lastIndexOf('#');
+  const at = mark > 0 ? mark : Math.max(0, id.length - ID_TAIL);
   return el('span', {class: 'e-id e-id-cut', title: id},
     el('span', {class: 'e-id-head', text: id.slice(0, at)}), el('span', {text: id.slice(at)}));
 }
@@ -205,7 +209,8 @@ function chip(index, block, mark) {
   return el('li', {class: isShared ? 'e-chip e-chip-shared' : 'e-chip', 'data-block': String(block),
     title: `entry ${index} is block ${block}${isShared ? `, ${refs} references` : ''}`},
   el('span', {class: 'e-chip-index', text: String(index)}),
-  el('span', {class: 'unseen', text: ': block '}), el('span', {class: 'e-chip-block', text: String(block)}),
+  el('span', {class: 'unseen', text: ': block '}),
+  el('span', {class: 'e-chip-block', text: String(block)}),
   isShared ? el('span', {class: 'e-chip-refs', text: `×${mark}`}) : null,
   isShared ? el('span', {class: 'unseen', text: `: shared, ${refs} references`}) : null);
 }

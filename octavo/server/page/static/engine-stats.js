@@ -113,6 +113,8 @@ const TIMES_LESSON = 'How long steps take, on a logarithmic axis. A step that on
   'tokens, which is the second hump. Every running request waits for its step, so this is the ' +
   'pace at which tokens appear.';
 
+const LABEL_WIDTH = 56;
+
 export class TimesPanel {
   constructor({model, palette, redraw}) {
     this._model = model;
@@ -193,33 +195,36 @@ export class TimesPanel {
     context.textBaseline = 'alphabetic';
     for (let bucket = from; bucket < to; bucket += 1) {
       const x = (bucket - from) * pitch;
-      const tall = (counts[bucket] / most) * (base - 18);
+      const tall = Math.max((counts[bucket] / most) * (base - 18), 1.5);
       context.fillStyle = this._palette.get(bucket === this._bucket ? 'text' : 'bar');
-      if (counts[bucket]) context.fillRect(x + 1, base - Math.max(tall, 1.5), pitch - 2, Math.max(tall, 1.5));
+      if (counts[bucket]) context.fillRect(x + 1, base - tall, pitch - 2, tall);
     }
     context.fillStyle = this._palette.get('line');
     context.fillRect(0, base, width, 1);
     this._labels(context, base);
     if (number) {
-      this._mark(context, median, 'median', base);
-      if (timeBucket(p99) !== timeBucket(median)) this._mark(context, p99, 'p99', base);
+      this._mark(context, median, 'median', base, 'right');
+      if (timeBucket(p99) !== timeBucket(median)) this._mark(context, p99, 'p99', base, 'left');
     }
   }
 
   _labels(context, base) {
     const [from, to] = this._range;
     const pitch = this._pitch();
-    // whole doublings, as many as fit without touching
-    const every = Math.max(2, Math.ceil(56 / pitch / 2) * 2);
+    // whole doublings, as many as fit without touching each other or an edge
+    const every = Math.max(2, Math.ceil(LABEL_WIDTH / pitch / 2) * 2);
     context.fillStyle = this._palette.get('muted');
+    context.textAlign = 'center';
     for (let bucket = Math.ceil(from / every) * every; bucket <= to; bucket += every) {
       const x = (bucket - from) * pitch;
-      context.textAlign = bucket === from ? 'left' : x > this._surface.width - 20 ? 'right' : 'center';
+      if (x < LABEL_WIDTH / 2 - 8 || x > this._surface.width - LABEL_WIDTH / 2 + 8) continue;
       context.fillText(duration(bucketStart(bucket)), x, base + 14);
+      context.fillRect(Math.round(x), base, 1, 4);
     }
   }
 
-  _mark(context, seconds, label, base) {
+  /** A line at a time. Its label is on that side of it, unless the edge is too near. */
+  _mark(context, seconds, label, base, side) {
     const [from] = this._range;
     const exact = Math.log2(seconds / bucketStart(0)) * 2 - from;
     const x = Math.max(0, Math.min(this._surface.width, exact * this._pitch()));
@@ -232,7 +237,9 @@ export class TimesPanel {
     context.stroke();
     context.setLineDash([]);
     context.fillStyle = this._palette.get('text');
-    context.textAlign = x > this._surface.width / 2 ? 'right' : 'left';
+    const {width} = this._surface;
+    const isLeft = side === 'right' ? x > LABEL_WIDTH : x > width - LABEL_WIDTH;
+    context.textAlign = isLeft ? 'right' : 'left';
     context.fillText(label, x, 10);
   }
 

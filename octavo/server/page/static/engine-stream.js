@@ -1,9 +1,11 @@
-// The stream of GET /octavo/events: fetch (so that it carries the API key), parsed, and opened again
-// with growing waits when it breaks. Knows the framing of server-sent events, not what they mean.
+// The stream of GET /octavo/events: fetch (so that it carries the API key), parsed, and opened
+// again with growing waits when it breaks. Knows the framing of server-sent events, not what they
+// mean.
 
 const FIRST_WAIT_S = 0.5;
 const LONGEST_WAIT_S = 10;
-// No byte for this long (the server pings every 15 s): the connection is dead though nobody said so.
+// No byte for this long (the server pings every 15 s): the connection is dead though nobody said
+// so.
 const SILENCE_S = 40;
 
 /** Calls onEvent(name, value) for each message, onStatus(kind, text) when the connection changes:

@@ -1,14 +1,14 @@
-// The radix tree of cached blocks as an icicle on its side: a row a node, its bar beginning where its
-// parent's ends, so that what is shared stands above what branches off it. Keyboard: a tree.
+// The radix tree of cached blocks as an icicle on its side: a row a node, its bar beginning where
+// its parent's ends, so that what is shared stands above what branches off it. Keyboard: a tree.
 
 import {duration, el, int, panel, plural, setAttr, setText} from './engine-dom.js';
 
 const MIN_INTERVAL_S = 0.5; // a tree changes slowly, and reading it needs it to hold still
 const RECENT_S = 1;
-const LESSON = 'Cached blocks hang in a tree by the tokens they hold. A new prompt follows the tree ' +
-  'from the left as far as its tokens agree: that part of its KV is there already and is not ' +
-  'computed again. Prompts that begin alike (one system prompt, one chat) share the first bar and ' +
-  'branch where they differ.';
+const LESSON = 'Cached blocks hang in a tree by the tokens they hold. A new prompt follows the ' +
+  'tree from the left as far as its tokens agree: that part of its KV is there already and is ' +
+  'not computed again. Prompts that begin alike (one system prompt, one chat) share the first ' +
+  'bar and branch where they differ. Lengths are on a square-root scale.';
 
 export class TreePanel {
   constructor({model, view}) {
@@ -25,15 +25,16 @@ export class TreePanel {
     this._list = el('div', {class: 'e-tree-rows', role: 'tree', 'aria-label': 'Prefix tree',
       on: {keydown: (event) => this._onKey(event), click: (event) => this._onClick(event)}});
     this._empty = el('p', {class: 'e-empty', text: 'The tree is empty: no block is cached yet.'});
-    this._scroll = el('div', {class: 'e-scroll e-tree-scroll'}, this._list);
+    this._scroll = el('div', {class: 'e-scroll e-tree-scroll', hidden: true}, this._list);
     body.append(this._empty, this._scroll);
   }
 
   update(changed) {
     const state = this._model.state;
     if (!state || !(changed.has('state') || changed.has('select'))) return;
-    const isNew = this._rows.size === 0;
-    if (!isNew && !changed.has('select') && state.t - this._drawnAt < MIN_INTERVAL_S && state.t >= this._drawnAt) return;
+    const age = state.t - this._drawnAt;
+    const isFresh = age >= 0 && age < MIN_INTERVAL_S && this._rows.size > 0;
+    if (isFresh && !changed.has('select')) return;
     this._drawnAt = state.t;
     this._render();
   }
@@ -41,7 +42,7 @@ export class TreePanel {
   _render() {
     const {nodes, left_out: leftOut} = this._model.state.tree;
     const flat = layout(nodes, this._folded);
-    const deepest = nodes.length ? Math.max(1, ...flat.map(({start, node}) => start + node.tokens)) : 1;
+    const deepest = Math.max(1, ...flat.map(({start, node}) => start + node.tokens));
     const tokens = nodes.reduce((sum, node) => sum + node.tokens, 0);
     setText(this._summary, nodes.length
       ? `${plural(nodes.length, 'node')} · ${plural(tokens, 'token')}` +
@@ -59,8 +60,8 @@ export class TreePanel {
       fillRow(row, item, deepest);
       row.root.classList.toggle('e-on-path', path.has(item.node.id));
       row.path.hidden = !path.has(item.node.id);
-      const place = before ? before.nextSibling : this._list.firstChild;
-      if (place !== row.root) this._list.insertBefore(row.root, place);
+      const next = before ? before.nextSibling : this._list.firstChild;
+      if (next !== row.root) this._list.insertBefore(row.root, next);
       before = row.root;
     }
     for (const [id, row] of this._rows) {
@@ -79,8 +80,9 @@ export class TreePanel {
       note: el('span', {class: 'e-tree-note'}),
       path: el('span', {class: 'unseen', text: 'held by the selected request', hidden: true}),
     };
-    row.root = el('div', {class: 'e-tree-row', role: 'treeitem', tabindex: '-1', 'data-node': String(id)},
-      row.toggle, row.label, el('span', {class: 'e-track', 'aria-hidden': 'true'}, row.bar), row.note, row.path);
+    const track = el('span', {class: 'e-track', 'aria-hidden': 'true'}, row.bar);
+    row.root = el('div', {class: 'e-tree-row', role: 'treeitem', tabindex: '-1',
+      'data-node': String(id)}, row.toggle, row.label, track, row.note, row.path);
     row.id = id;
     this._rows.set(id, row);
     return row;
@@ -152,6 +154,8 @@ function layout(nodes, folded) {
     if (!children.has(parent)) children.set(parent, []);
     children.get(parent).push(node);
   }
+  // by first block, not by last use: rows that hold still can be read
+  for (const list of children.values()) list.sort((one, other) => one.id - other.id);
   const flat = [];
   const stack = (children.get(null) || []).map((node) => ({node, level: 1, start: 0})).reverse();
   while (stack.length) {
@@ -170,6 +174,12 @@ function layout(nodes, folded) {
   return flat;
 }
 
+/** Per cent from the left of a depth in tokens: its square root, so that one long prompt does not
+ * squeeze the others to nothing. */
+function place(tokens, deepest) {
+  return 100 * Math.sqrt(tokens / deepest);
+}
+
 function fillRow(row, {node, level, start, children, folded}, deepest) {
   setAttr(row.root, 'aria-level', String(level));
   if (children) setAttr(row.root, 'aria-expanded', String(!folded));
@@ -177,13 +187,14 @@ function fillRow(row, {node, level, start, children, folded}, deepest) {
   setText(row.toggle, children ? (folded ? '▸' : '▾') : '');
   setText(row.label, plural(node.tokens, 'token'));
   const refs = node.refs ? plural(node.refs, 'ref') : 'cached';
-  const age = node.last_used_s < RECENT_S ? 'in use now' : `${duration(node.last_used_s)} ago`;
-  setText(row.note, `${plural(node.blocks, 'block')} · ${refs} · ${node.refs ? 'in use now' : age}`);
+  const age = node.last_used_s < RECENT_S ? 'just now' : `${duration(node.last_used_s)} ago`;
+  setText(row.note, `${plural(node.blocks, 'block')} · ${refs} · ${node.refs ? 'in use' : age}`);
   const tone = node.refs === 0 ? 'cached' : node.refs === 1 ? 'one' : node.refs === 2 ? 'two'
     : node.refs < 5 ? 'few' : 'many';
   setAttr(row.bar, 'data-tone', tone);
-  const left = `${((100 * start) / deepest).toFixed(2)}%`;
-  const width = `${((100 * node.tokens) / deepest).toFixed(2)}%`;
+  const from = place(start, deepest);
+  const left = `${from.toFixed(2)}%`;
+  const width = `${(place(start + node.tokens, deepest) - from).toFixed(2)}%`;
   if (row.bar.style.left !== left) row.bar.style.left = left;
   if (row.bar.style.width !== width) row.bar.style.width = width;
 }

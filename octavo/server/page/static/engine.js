@@ -1,9 +1,9 @@
-// The Engine tab: puts the panels together, opens the stream while the tab is seen, and draws once a
-// frame when something came. The panels draw, the model knows, the stream reads.
+// The Engine tab: puts the panels together, opens the stream while the tab is seen, and draws once
+// a frame when something came. The panels draw, the model knows, the stream reads.
 
 import {BatchPanel} from './engine-batch.js';
 import {BlocksPanel} from './engine-blocks.js';
-import {Palette, el, int, setText} from './engine-dom.js';
+import {Palette, el, int, plural, setText} from './engine-dom.js';
 import {Load} from './engine-load.js';
 import {EngineModel} from './engine-model.js';
 import {RequestsPanel, SelectedPanel} from './engine-requests.js';
@@ -15,6 +15,7 @@ import {TreePanel} from './engine-tree.js';
 const INTERVAL_S = 0.2;
 const CALM_INTERVAL_S = 1; // for who asked the system for less motion
 const TICK_MS = 1000; // while rates fall without news
+const KEY_CHECK_MS = 1000; // while the server refuses the key that the page has
 
 let mounted = null;
 
@@ -40,6 +41,8 @@ class EngineView {
     this._changed = new Set();
     this._frame = 0;
     this._tick = 0;
+    this._keyCheck = 0;
+    this._headers = headers;
     this._paused = false;
     this._calm = matchMedia('(prefers-reduced-motion: reduce)');
     this._dark = matchMedia('(prefers-color-scheme: dark)');
@@ -68,11 +71,11 @@ class EngineView {
     this._pauseButton = el('button', {type: 'button', class: 'button', 'aria-pressed': 'false',
       text: 'Pause', title: 'Freeze the picture to study it',
       on: {click: () => this._setPaused(!this._paused)}});
-    this._retry = el('button', {type: 'button', class: 'button', text: 'Connect again', hidden: true,
-      on: {click: () => this._onRetry()}});
+    this._retry = el('button', {type: 'button', class: 'button', hidden: true,
+      text: 'Connect again', on: {click: () => this._onRetry()}});
     this._loadNote = el('span', {class: 'e-muted e-load-note', role: 'status'});
-    this._loadButton = el('button', {type: 'button', class: 'button primary', text: 'Make some load',
-      title: 'Send a few varied requests from this browser',
+    this._loadButton = el('button', {type: 'button', class: 'button primary',
+      text: 'Make some load', title: 'Send a few varied requests from this browser',
       on: {click: () => this._toggleLoad()}});
     this.root.append(el('div', {class: 'e-bar-top'},
       el('p', {class: 'e-live'}, this._status, this._facts),
@@ -94,9 +97,7 @@ class EngineView {
   _makeLoad(headers) {
     this._load = new Load({
       headers,
-      onProgress: (done, total) => {
-        setText(this._loadNote, `${done} of ${total} answered`);
-      },
+      onProgress: (done) => setText(this._loadNote, `${plural(done, 'answer')} so far`),
       onEnd: (problem) => {
         setText(this._loadButton, 'Make some load');
         this._loadButton.classList.add('primary');
@@ -117,18 +118,21 @@ class EngineView {
     this._load.start(this._model.hello.model, this._model.hello.max_model_len);
   }
 
-  // Drawing -----------------------------------------------------------------------------------------
+  // Drawing ---------------------------------------------------------------------------------------
 
   _onEvent(name, value) {
     const part = this._model.apply(name, value);
-    if (part === 'hello') this._showHello();
+    if (part === 'hello') {
+      this._showHello();
+      this._onStatus('live', 'Live');
+    }
     if (part) this._redraw(part);
   }
 
   _showHello() {
     const {model, backend, threads, max_num_seqs: seqs, max_num_batched_tokens: tokens,
       version} = this._model.hello;
-    setText(this._facts, `${model} · ${backend}, ${threads} thread${threads === 1 ? '' : 's'} · ` +
+    setText(this._facts, `${model} · ${backend}, ${plural(threads, 'thread')} · ` +
       `at most ${int(seqs)} requests and ${int(tokens)} tokens a step · Octavo ${version}`);
     this._loadButton.disabled = false;
     this._redraw('state');
@@ -165,7 +169,7 @@ class EngineView {
     this._announce(id ? `Request ${id} selected` : 'No request selected');
   }
 
-  // The stream --------------------------------------------------------------------------------------
+  // The stream ------------------------------------------------------------------------------------
 
   _watch() {
     this._onVisibility = () => this._follow();
@@ -196,11 +200,24 @@ class EngineView {
 
   _onStatus(kind, text) {
     if (kind === 'closed' && this._paused) return;
-    this._status.dataset.kind = kind;
-    setText(this._status, text || 'Closed');
+    const isEarly = kind === 'live' && this._model.hello === null;
+    this._status.dataset.kind = isEarly ? 'connecting' : kind;
+    setText(this._status, isEarly ? 'Waiting for the engine' : text || 'Closed');
     this._retry.hidden = kind !== 'refused' && kind !== 'waiting';
     if (kind === 'refused') this._announce(text);
     this._loadButton.disabled = this._model.hello === null;
+    clearInterval(this._keyCheck);
+    if (kind === 'refused') this._awaitKey();
+  }
+
+  /** The key is given elsewhere on the page: the stream opens again when there is another one. */
+  _awaitKey() {
+    const refused = JSON.stringify(this._headers());
+    this._keyCheck = setInterval(() => {
+      if (JSON.stringify(this._headers()) === refused || document.hidden || this._paused) return;
+      clearInterval(this._keyCheck);
+      this._stream.open();
+    }, KEY_CHECK_MS);
   }
 
   _onRetry() {
@@ -217,6 +234,7 @@ class EngineView {
     this._stream.close();
     cancelAnimationFrame(this._frame);
     clearInterval(this._tick);
+    clearInterval(this._keyCheck);
     for (const one of this._panels) one.close();
     this._element.replaceChildren();
   }
