@@ -177,15 +177,23 @@ class GrammarManager:
                 forced.popleft()
             matcher.accept((token_id,))
         while matcher.state() != MatcherState.COMPLETE:
-            if forced:
-                running.mask = _mask_of(self._backend, forced[0])
-            elif not self._next_mask(running):
+            if not forced and not self._next_mask(running):
                 return True
-            if not (forced and self._jump_forward and running.may_jump(forced[0])):
+            run = self._take_forced(running)
+            if not run:
+                if forced:
+                    running.mask = _mask_of(self._backend, forced[0])
                 return False
-            jumped.append(forced.popleft())
-            matcher.accept(jumped[-1:])
+            matcher.accept(run)
+            jumped += run
         return True
+
+    def _take_forced(self, running: _Running) -> list[int]:
+        """Forced tokens that are taken at once: with jump-forward, as far as they may be."""
+        run: list[int] = []
+        while self._jump_forward and running.forced and running.may_jump(running.forced[0]):
+            run.append(running.forced.popleft())
+        return run
 
     def _next_mask(self, running: _Running) -> bool:
         """Sets the mask of the next token, and what is forced from there on; False if the output

@@ -10,8 +10,11 @@ import pytest
 
 from octavo.core.structured_outputs import StructuredOutputs
 from octavo.errors import InvalidRequestError
+from octavo.grammar import llguidance_backend
 from octavo.grammar.backend import MatcherState
 from octavo.grammar.llguidance_backend import LLGuidanceBackend, refusal
+from octavo.tokenizer.loading import load_tokenizer
+from octavo.weights.model_file import open_model
 from tests.grammar.parts import EOS_IDS, allowed, compact, fits, real_backend
 
 
@@ -174,3 +177,31 @@ def test_a_grammar_that_grows_too_complex_fails_alone(backend: LLGuidanceBackend
     assert lengths[0] == lengths[1] > 0
     other = backend.compile(StructuredOutputs(choice=["ok"]))
     other.accept(list(b"ok"))
+
+
+def test_masks_do_not_depend_on_the_sets_of_tokens(
+        model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a real vocabulary: looked up in sets, or one token after another."""
+    with open_model(model_path) as model_file:
+        tokenizer = load_tokenizer(model_file)
+    text = tokenizer.to_json()
+    built = []
+    for slices in (llguidance_backend._SLICES, []):
+        monkeypatch.setattr(llguidance_backend, "_SLICES", slices)
+        built.append(LLGuidanceBackend(text, vocab_size=tokenizer.vocab_size,
+                                       eos_token_ids=tokenizer.eos_token_ids))
+    schemas: list[dict[str, Any]] = [
+        {"type": "string", "maxLength": 12}, {"type": "string"},
+        {"type": "string", "format": "email"}, {"type": "string", "pattern": "^[a-z ]{3,15}$"},
+        {"type": "array", "items": {"enum": ["sun", "summer"]}},
+    ]
+    outputs = ['"Bring it on"', '"an ordinary line, with \\"more\\" in it"',
+               '"jane.roe@mail.example.org"', '"the quick fox"', '["summer","sun"]']
+    for schema, output in zip(schemas, outputs, strict=True):
+        matchers = [backend.compile(StructuredOutputs(json=schema)) for backend in built]
+        for token_id in tokenizer.encode(output, add_special_tokens=False):
+            first, second = (allowed(matcher, tokenizer.vocab_size) for matcher in matchers)
+            assert first == second and token_id in first
+            for matcher in matchers:
+                matcher.accept([token_id])
+        assert matchers[0].state() != MatcherState.OPEN
