@@ -247,11 +247,14 @@ def test_the_end_does_not_wait_for_one_who_does_not_read(monkeypatch: pytest.Mon
     slow.close()
 
 
-def test_the_end_of_the_server_ends_streams_at_once(tiny_folder: Any) -> None:
-    """With a request still running, which the server waits for."""
+def test_a_real_server_whose_engine_is_killed_and_which_is_stopped(tiny_folder: Any) -> None:
+    """It greets the next engine; it ends streams while a request runs, which it waits for."""
     with ServerProcess(str(tiny_folder)) as server:
         server.wait_ready()
         with EventReader(server.client, LAST) as reader:
+            reader.until(lambda name, data: name == "state")
+            server.engine.kill()
+            reader.until(lambda name, data: name == "hello")
             reader.until(lambda name, data: name == "state")
             running = server.client.open_raw("/v1/completions", {
                 "prompt": "x", "max_tokens": 480, "ignore_eos": True, "stream": True})
