@@ -41,7 +41,13 @@ def run(args: argparse.Namespace) -> int:
     """Status 0 also where the target was not reached: that is a result, not an error."""
     from octavo.reproduce.claim import Options
     from octavo.reproduce.claims import CLAIMS, claim_named
-    from octavo.reproduce.output import list_claims, print_finding, run_claim, write_finding
+    from octavo.reproduce.output import (
+        check_writable,
+        list_claims,
+        print_finding,
+        run_claim,
+        write_finding,
+    )
 
     if args.name is None:
         list_claims(CLAIMS)
@@ -49,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     claim = claim_named(args.name)
     options = Options(model=args.model, quick=args.quick, num_threads=args.num_threads,
                       trace=args.trace, data=args.data, url=args.url, seed=args.seed)
-    claim.check(options)
+    check_writable(folder=args.out, json_file=args.json)
     finding = run_claim(claim, options)
     print_finding(finding)
     for path in write_finding(finding, folder=args.out, json_file=args.json):

@@ -3,8 +3,12 @@
 The only file here that prints.
 """
 
+import dataclasses
+import datetime
 import json
+import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,22 +18,35 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
+from octavo import __version__
 from octavo.bench.plot import plot_svg
+from octavo.bench.stats import load_average
 from octavo.engine.interrupts import interrupts_between_steps
 from octavo.errors import ConfigError
 from octavo.reproduce.claim import Claim, NoProgress, Options
 from octavo.reproduce.claim import Progress as ClaimProgress
-from octavo.reproduce.finding import Figure, Finding, Table, number
+from octavo.reproduce.finding import Cell, Figure, Finding, Table, number
 
 # a file or a pipe: columns are not folded
 _PIPE_WIDTH = 120
+_SHOWN_FACTS = ("model", "backend", "threads", "KV", "sizes", "lengths", "seconds",
+                "load average before")
 
 
 def run_claim(claim: Claim, options: Options) -> Finding:
     """Measures, with a progress bar where stderr is a terminal. Ctrl-C ends it between two steps
-    with KeyboardInterrupt. Raises OctavoError."""
+    with KeyboardInterrupt. Raises OctavoError. The finding's facts tell the circumstances, too."""
+    claim.check(options)
+    started, load = time.monotonic(), load_average()
     with interrupts_between_steps() as check, _progress(claim.name, check) as progress:
-        return claim.run(options, progress)
+        found = claim.run(options, progress)
+    circumstances: dict[str, Cell] = {
+        "octavo": __version__, "seed": options.seed,
+        "sizes": "quick: the figures say little" if options.quick else "full",
+        "measured at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "seconds": round(time.monotonic() - started, 1),
+        "load average before": None if load is None else round(load[0], 1)}
+    return dataclasses.replace(found, facts=found.facts | circumstances)
 
 
 def print_finding(finding: Finding) -> None:
@@ -38,6 +55,9 @@ def print_finding(finding: Finding) -> None:
     if not console.is_terminal:
         console = Console(width=_PIPE_WIDTH)
     console.print(f"[bold]{escape(finding.name)}: {escape(finding.title)}[/bold]", highlight=False)
+    facts = [f"{name} {number(finding.facts[name])}" for name in _SHOWN_FACTS
+             if finding.facts.get(name) is not None]
+    console.print(escape("; ".join(facts)), highlight=False)
     for table in finding.tables:
         console.print(_rich_table(table))
     verdicts = Table("measured", ["figure", "value", "expected", ""],
@@ -50,6 +70,21 @@ def print_finding(finding: Finding) -> None:
     for label, text in (("Claimed", f"{finding.claimed} ({finding.source})"),
                         ("Why", finding.explanation)):
         console.print(f"[bold]{label}:[/bold] {escape(text)}", highlight=False)
+
+
+def check_writable(*, folder: Path | None, json_file: Path | None) -> None:
+    """Raises ConfigError, before minutes are spent, where write_finding could not write."""
+    for name, parent in (("out", folder), ("json", json_file and json_file.parent)):
+        if parent is None:
+            continue
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            problem = None if os.access(parent, os.W_OK) else "is not writable"
+        except OSError as error:
+            problem = error.strerror or str(error)
+        if problem is not None:
+            raise ConfigError(f"{name} is {str(parent)!r}: {problem}; give another place",
+                              param=name)
 
 
 def write_finding(finding: Finding, *, folder: Path | None, json_file: Path | None) -> list[Path]:

@@ -160,8 +160,10 @@ def test_the_command_lists_and_runs(tmp_path: Path, tiny_folder: Path,
     printed = capsys.readouterr().out
     assert seen == [Options(model=str(tiny_folder), quick=True, num_threads=2)]
     for expected in ("a [b]", "1,234", ">= 2 x", "reached", "Something is faster", "Because.",
-                     "the same token ids", "demo.svg"):
+                     "the same token ids", "demo.svg", "sizes quick", "threads 2"):
         assert expected in printed, expected
+    facts = json.loads((tmp_path / "demo.json").read_text())["facts"]
+    assert facts["threads"] == 2 and facts["seed"] == 0 and facts["seconds"] >= 0
 
 
 def test_an_unknown_claim_is_refused_with_the_names(capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,8 +174,19 @@ def test_an_unknown_claim_is_refused_with_the_names(capsys: pytest.CaptureFixtur
         claim_named("nothing")
 
 
-def test_an_option_without_a_use_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce", "chunked", "--trace", "x.csv"]) == 1
+def test_a_place_that_cannot_be_written_is_refused_first(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    for flag in ("--out", "--json"):
+        place = tmp_path / "file" / "x.json"
+        assert main(["reproduce", "orca", "--model", "none", "--out", str(tmp_path / "out"),
+                     flag, str(place)]) == 1
+        assert f"{flag} is '{tmp_path}/file" in capsys.readouterr().err
+
+
+def test_an_option_without_a_use_is_refused(tmp_path: Path,
+                                            capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "chunked", "--trace", "x.csv", "--out", str(tmp_path)]) == 1
     assert "--trace is 'x.csv': the claim chunked has no use for it" in capsys.readouterr().err
 
 
