@@ -1,7 +1,9 @@
 """`python -m benchmarks.compare.likelihood FILE...`: the likelihood of a text beside llama.cpp's.
 
 The same GGUF files, token ids, windows and scored tokens; protocol: octavo/bench/likelihood.py.
-llama.cpp runs in its own interpreter (workers/llama_likelihood.py).
+llama.cpp runs in its own interpreter (workers/llama_likelihood.py). With --golden FILE its values
+are kept there, by the element type in a file's name: tests/equivalence/test_llama_likelihood.py
+holds Octavo to them.
 """
 
 import argparse
@@ -29,15 +31,35 @@ def main() -> int:
                        {"llama-cpp-python": args.venv} if args.venv else {})
     text = args.text.read_text(encoding="utf-8")
     backend = load_backend("cpu")
+    peer: dict[str, dict[str, str | float]] = {}
     print("| file | octavo, nats a token | llama.cpp | difference |\n|---|---|---|---|")
     for path in args.files:
         ours = measure(backend, path, text, kv_dtype=args.kv_cache_dtype, window=args.window,
                        max_windows=args.max_windows, num_threads=args.threads).mean_nll
         theirs = _llama(python, path, _windows(path, text, args), args.threads)
-        cells = ("-", "-") if theirs is None else (
-            f"{theirs:.5f}", f"{100 * (ours / theirs - 1):+.2f} %")
+        if theirs is None:
+            cells = ("-", "-")
+        else:
+            mean = float(theirs["mean_nll"])
+            cells = (f"{mean:.5f}", f"{100 * (ours / mean - 1):+.2f} %")
+            peer[path.name.split(".")[-2]] = theirs
         print(f"| {path.name} | {ours:.5f} | {cells[0]} | {cells[1]} |", flush=True)
+    if args.golden:
+        _keep(args, peer)
     return 0
+
+
+def _keep(args: argparse.Namespace, peer: dict[str, dict[str, str | float]]) -> None:
+    golden = {
+        "made_by": "python -m tools.make_variants DIR --types TYPE...; python -m "
+                   f"benchmarks.compare.likelihood DIR/*.gguf --window {args.window} --max-windows "
+                   f"{args.max_windows} --golden {args.golden}",
+        "peer": "llama-cpp-python",
+        "version": sorted({str(found["version"]) for found in peer.values()}),
+        "text": str(args.text), "window": args.window, "max_windows": args.max_windows,
+        "mean_nll": {name: round(float(found["mean_nll"]), 6) for name, found in peer.items()},
+    }  # fmt: skip
+    args.golden.write_text(json.dumps(golden, indent=1) + "\n", encoding="utf-8")
 
 
 def _windows(path: Path, text: str, args: argparse.Namespace) -> list[list[int]]:
@@ -47,8 +69,9 @@ def _windows(path: Path, text: str, args: argparse.Namespace) -> list[list[int]]
     return [list(token_ids[start : start + args.window]) for start in starts]
 
 
-def _llama(python: Path, model: Path, windows: list[list[int]], threads: int) -> float | None:
-    """The peer's mean, or None with its last words on standard error."""
+def _llama(python: Path, model: Path, windows: list[list[int]],
+           threads: int) -> dict[str, str | float] | None:
+    """The peer's mean_nll and version, or None with its last words on standard error."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(windows, file)
         file.flush()
@@ -59,7 +82,8 @@ def _llama(python: Path, model: Path, windows: list[list[int]], threads: int) ->
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         print(f"{model.name}: llama.cpp: {last}", file=sys.stderr)
         return None
-    return float(json.loads(done.stdout.strip().splitlines()[-1])["mean_nll"])
+    found: dict[str, str | float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
 
 
 def _arguments() -> argparse.Namespace:
@@ -70,6 +94,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--max-windows", type=int, default=2)
     parser.add_argument("--kv-cache-dtype", default="bf16", choices=("bf16", "f32", "int8"))
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--golden", type=Path, help="JSON file to keep llama.cpp's values in")
     parser.add_argument("--venv", type=Path, help="environment of llama-cpp-python")
     return parser.parse_args()
 

@@ -1,8 +1,8 @@
 """llama.cpp's likelihood of given tokens, in Octavo's protocol (octavo/bench/likelihood.py).
 
 Runs in the environment of llama-cpp-python: `python llama_likelihood.py MODEL WINDOWS THREADS`,
-where WINDOWS is a JSON file, a list of windows of token ids. Prints {"mean_nll": N} as the last
-line. Each window is computed from position 0; the tokens of its second half are scored.
+where WINDOWS is a JSON file, a list of windows of token ids. Prints {"mean_nll": N, "version": V}
+as the last line. Each window is computed from position 0; the tokens of its second half are scored.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ _UBATCH = 512
 
 
 def main() -> None:
-    """Reads the arguments, prints the mean in nats."""
+    """Reads the arguments, prints the mean in nats and the version of llama-cpp-python."""
     model, windows = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
     size = len(windows[0])
     silent = llama_cpp.llama_log_callback(lambda level, text, data: None)
@@ -35,7 +35,8 @@ def main() -> None:
         peak = rows.max(1)
         total = np.log(np.exp(rows - peak[:, None]).sum(1)) + peak
         scores.append(total - rows[np.arange(len(rows)), targets])
-    print(json.dumps({"mean_nll": float(np.concatenate(scores).mean())}))
+    mean_nll = float(np.concatenate(scores).mean())
+    print(json.dumps({"mean_nll": mean_nll, "version": llama_cpp.__version__}))
 
 
 if __name__ == "__main__":
