@@ -353,7 +353,7 @@ def _sweep_table(run: Measured) -> Table:
 def _diagrams(run: Measured) -> list[Diagram]:
     names, uses = [arm.name for arm in run.arms], run.uses
     return [
-        BlockMap("KV memory when half of the requests are done", _KINDS,
+        BlockMap("KV memory when half of the requests are done (grey: free)", _KINDS,
                  [(name, run.maps[name]) for name in names if name in run.maps]),
         Bars("Use of allocated KV memory", "%", names,
              [("hold tokens", [uses[name].percent for name in names])]),
