@@ -56,17 +56,16 @@ class Sizes:
     prompt_words: int  # of long system prompts
     answer_tokens: int
     num_slots: int
-    max_model_len: int
 
 
 # Eight chats of six turns end at about 1,000 tokens each; few-shot prompts have about 700, system
 # prompts 1,000. The cache holds all of it: what eviction costs is another question.
 FULL = Sizes(num_users=4, num_chats=8, num_turns=6, system_words=100, turn_words=40, chat_tokens=96,
              num_tasks=4, num_questions=8, num_examples=8, example_words=40, num_prompts=4,
-             prompt_words=800, answer_tokens=32, num_slots=24576, max_model_len=4096)
+             prompt_words=800, answer_tokens=32, num_slots=24576)
 QUICK = Sizes(num_users=2, num_chats=2, num_turns=3, system_words=12, turn_words=4, chat_tokens=8,
               num_tasks=2, num_questions=3, num_examples=2, example_words=6, num_prompts=2,
-              prompt_words=24, answer_tokens=4, num_slots=4096, max_model_len=512)
+              prompt_words=24, answer_tokens=4, num_slots=4096)
 # longer questions of a data file are left out: prompts of many thousand tokens would be all that is
 # measured
 _MAX_CHARS = 800
@@ -158,8 +157,7 @@ def measure(options: Options, sizes: Sizes, progress: Progress) -> Finding:
     workloads, source = _workloads(options, sizes)
     progress.stage("loading", 0.0)
     off = dataclasses.replace(options.engine(), enable_prefix_caching=False, block_size=_BLOCK,
-                              num_blocks=sizes.num_slots // _BLOCK,
-                              max_model_len=sizes.max_model_len)
+                              num_blocks=sizes.num_slots // _BLOCK)
     cached = dataclasses.replace(off, enable_prefix_caching=True)
     found: dict[str, list[ChatRun]] = {}
     with open_engines(off, cached, cached, kv_cache_managers=[
