@@ -26,6 +26,7 @@ from octavo.reproduce.lengths import Lengths, random_prompts
 _SHARED, _APART = "shared", "n requests"
 _BLOCK = 16
 _SEED = 1234
+_FEW_TOKENS = 2000
 
 
 @dataclasses.dataclass(slots=True, frozen=True)
@@ -39,11 +40,17 @@ class Shape:
 
 @dataclasses.dataclass(slots=True, frozen=True)
 class Sizes:
-    """How much is run."""
+    """How much is run. repetitions: of each pair; thrice as many of groups with fewer than
+    _FEW_TOKENS tokens, which take less than a second or two."""
 
     shapes: tuple[Shape, ...]
     counts: tuple[int, ...]
     repetitions: int
+
+    def repetitions_of(self, shape: Shape, n: int) -> int:
+        """How often a pair is run."""
+        few = n * (shape.prompt + shape.output) < _FEW_TOKENS
+        return self.repetitions * (3 if few else 1)
 
 
 # the mean lengths of the paper's two data sets, and a prompt with a context to answer from
@@ -147,7 +154,7 @@ def measure(options: Options, sizes: Sizes, progress: Progress) -> Finding:
         for i, (shape, n) in enumerate(plan):
             progress.stage(f"{shape.name}, n = {n}", sum(work[:i]) / sum(work))
             pairs.append(_pair(arm, engine.kv, prompts[i].prompt_token_ids, shape, n,
-                               sizes.repetitions))
+                               sizes.repetitions_of(shape, n)))
         facts = engine.facts() | {"seed of the samples": _SEED, "temperature": 1.0,
                                   "block size": _BLOCK, "repetitions": sizes.repetitions}
     return _finding(pairs, sizes, facts)

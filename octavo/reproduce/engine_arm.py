@@ -1,12 +1,13 @@
 """EngineArm: an engine core under whatever requests, with a clock and samples of its KV memory.
 
-The clock counts the seconds that the core's steps took and stands still while other arms run, so
-arms that take turns (arms.py) are each measured as if alone. Requests are the caller's: samples of
-one prompt, turns of a chat that follow each other's answers. (CoreDriver is for arrivals that are
-known from the start.) Knows no claim.
+The clock counts the seconds that the core's steps took, skips those without anything to do and
+stands still while other arms run, so arms that take turns (arms.py) are each measured as if alone.
+Requests are the caller's: samples of one prompt, turns of a chat that follow each other's answers.
+(CoreDriver is for arrivals that are known from the start.) Knows no claim.
 """
 
 import dataclasses
+import heapq
 import time
 from collections.abc import Callable, Sequence
 
@@ -59,16 +60,19 @@ class EngineArm:
         self.name = name
         self.core = core
         self.clock_s = 0.0
+        self.busy_s = 0.0  # of the clock, in steps
         self.cpu_s = 0.0
         self.samples: list[StepSample] = []
         self.records: dict[str, Record] = {}
         self.on_finish = on_finish
         self.after_step = after_step
+        self._to_come: list[tuple[float, int, EngineCoreRequest]] = []  # a heap
+        self._num_to_come = 0
 
     @property
     def is_done(self) -> bool:
-        """Nothing is left to run."""
-        return not self.core.has_requests
+        """Nothing is left to run or to come."""
+        return not self.core.has_requests and not self._to_come
 
     @property
     def outputs(self) -> dict[str, list[int]]:
@@ -82,8 +86,8 @@ class EngineArm:
 
     @property
     def rate(self) -> float:
-        """Output tokens a second of the clock."""
-        return self.num_output_tokens / self.clock_s
+        """Output tokens a second in which the engine had something to do."""
+        return self.num_output_tokens / self.busy_s
 
     def add(self, requests: Sequence[EngineCoreRequest]) -> None:
         """Queues requests, at once."""
@@ -91,10 +95,24 @@ class EngineArm:
             self.records[request.request_id] = Record(request, self.clock_s)
         self.core.add(requests)
 
+    def add_later(self, request: EngineCoreRequest, delay_s: float) -> None:
+        """Queues a request when the clock is delay_s further, between two steps. A clock with
+        nothing to do skips to it. Its time to the first token counts from then."""
+        heapq.heappush(self._to_come, (self.clock_s + delay_s, self._num_to_come, request))
+        self._num_to_come += 1
+
+    def _arrive(self) -> None:
+        if not self.core.has_requests and self._to_come:
+            self.clock_s = max(self.clock_s, self._to_come[0][0])
+        while self._to_come and self._to_come[0][0] <= self.clock_s:
+            due_s, _, request = heapq.heappop(self._to_come)
+            self.records[request.request_id] = Record(request, due_s)
+            self.core.add([request])
+
     def run_for(self, seconds: float) -> None:
-        """Steps until that much of the clock has passed or nothing is left."""
-        until = self.clock_s + seconds
-        while self.clock_s < until and not self.is_done:
+        """Steps until they took that long or nothing is left."""
+        until = self.busy_s + seconds
+        while self.busy_s < until and not self.is_done:
             self.step()
 
     def run(self) -> None:
@@ -104,11 +122,13 @@ class EngineArm:
 
     def step(self) -> None:
         """One step. Raises OctavoError when a request failed."""
+        self._arrive()
         cpu, started = time.process_time(), time.perf_counter()
         outputs = self.core.step()
         seconds = time.perf_counter() - started
         self.cpu_s += time.process_time() - cpu
         self.clock_s += seconds
+        self.busy_s += seconds
         stats = outputs.stats
         assert stats is not None
         self.samples.append(StepSample(

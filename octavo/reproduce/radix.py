@@ -35,6 +35,10 @@ from octavo.reproduce.finding import Cell, Figure, Finding, Table
 
 _ARMS = ("cache off", "exact match", "radix tree")
 _BLOCK = 16
+# Mean pause of a user before a turn. Without one, users who get their answers in the same step send
+# their next turns in the same step, for ever, and wait for each other's prompts. People think
+# longer; this keeps the engine busy.
+_THINK_S = 1.0
 _MULTI_TURN = "multi-turn"
 
 
@@ -80,8 +84,8 @@ class Workload:
 
 
 class ChatRun:
-    """Users who chat with one arm: each sends its next turn when it has the answer, and takes up
-    the next chat when one is over."""
+    """Users who chat with one arm: each thinks, sends its next turn, waits for the answer, and
+    takes up the next chat when one is over."""
 
     def __init__(self, arm: EngineArm, parts: FrontEndParts, workload: Workload,
                  num_users: int) -> None:
@@ -92,6 +96,10 @@ class ChatRun:
         self._messages = [list(chat.before) for chat in workload.chats]
         self._before = self._after = arm.core.stats()
         arm.on_finish = self._answered
+        # the same pauses in every arm, whatever order answers come in
+        rng = random.Random(0)
+        self._pauses_s = [[rng.expovariate(1 / _THINK_S) for _ in chat.turns]
+                          for chat in workload.chats]
         for _ in range(min(num_users, len(self._waiting))):
             self._ask(self._waiting.popleft(), 0)
 
@@ -127,10 +135,11 @@ class ChatRun:
             add_generation_prompt=True, continue_final_message=False, tools=None,
             chat_template_kwargs=None)["prompt_token_ids"]
         most = self._chats[chat].max_tokens
-        self.arm.add([EngineCoreRequest(
+        self.arm.add_later(EngineCoreRequest(
             request_id=f"{chat}-{turn}", prompt_token_ids=ids,
             params=SamplingParams(temperature=0.0, max_tokens=most),
-            eos_token_ids=list(self._parts.eos_token_ids), seed=0, max_tokens=most)])
+            eos_token_ids=list(self._parts.eos_token_ids), seed=0, max_tokens=most,
+        ), self._pauses_s[chat][turn])
 
     def _answered(self, record: Record) -> None:
         chat, turn = _turn_of(record.request.request_id)
@@ -253,7 +262,7 @@ def _table(name: str, runs: list[ChatRun]) -> Table:
         rows.append([
             arm.name, 100 * run.hit_rate, run.num_computed, 1e3 * statistics.median(ttfts),
             1e3 * statistics.fmean(ttfts), 1e3 * percentile(ttfts, 99),
-            len(arm.records) / arm.clock_s, arm.rate])
+            len(arm.records) / arm.busy_s, arm.rate])
     requests = runs[0].arm.records.values()
     mean = statistics.fmean(len(r.request.prompt_token_ids) for r in requests)
     return Table(f"{name}: {len(requests)} requests, prompts of {mean:.0f} tokens in the mean",
@@ -302,8 +311,8 @@ def _explanation(found: dict[str, list[ChatRun]]) -> str:
 
 def _facts(found: dict[str, list[ChatRun]], sizes: Sizes, source: str) -> dict[str, Cell]:
     facts: dict[str, Cell] = {
-        "text": source, "users at once": sizes.num_users, "turns of a chat": sizes.num_turns,
-        "KV slots": sizes.num_slots,
+        "text": source, "users": sizes.num_users, "pause before a turn, mean s": _THINK_S,
+        "turns of a chat": sizes.num_turns, "KV slots": sizes.num_slots,
         "exact match": "an entry is a whole prompt, or a prompt with its answer; it is used whole "
                        "or not at all",
     }
