@@ -160,8 +160,11 @@ def test_branches(page_at: PageAt) -> None:
     # deleting takes one branch only, and can be undone
     page.locator(".message.user").get_by_role("button", name="Delete").click()
     assert answers(page) == [first, second]
+    ask(page, "Name a tree.")
     page.get_by_role("button", name="Undo").click()
     assert answers(page) == [edited]
+    page.get_by_role("button", name="Previous version").first.click()
+    assert answers(page)[:2] == [first, second] and len(answers(page)) == 3
 
 
 def test_schema(page_at: PageAt) -> None:

@@ -27,6 +27,7 @@ def _ended(server: ServerProcess) -> str:
 def test_banner_drain_and_exit_status() -> None:
     with ServerProcess("smollm2-135m", *SMALL) as server:
         server.wait_ready()
+        assert f"open {server.client.base_url}/ in a browser" in server.stdout
         assert "curl -N" in server.stdout and "SmolLM2-135M-Instruct" in server.stdout
         with server.client.open_raw("/v1/completions", STREAM) as sock:
             data = read_until(sock, b"data: ")

@@ -134,8 +134,10 @@ async function check() {
     showState('good', 'ready');
   } catch (error) {
     app.isReady = false;
+    if (error.status === 0) app.model = '';  // what comes back may serve another one
     showFailure(error);
   }
+  clearTimeout(timer);  // another check may have ended meanwhile
   timer = setTimeout(check, app.isReady || document.hidden ? CALM_MS : EAGER_MS);
 }
 

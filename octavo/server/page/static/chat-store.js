@@ -66,17 +66,30 @@ export function addChild(conversation, parentId, role, content) {
   return node;
 }
 
-/** Takes a message away, and all that answers it. */
+/** Takes a message away, and all that answers it. Returns what puts it back, which gives false
+    where the message above it is gone by then. */
 export function removeNode(conversation, node) {
-  const parent = conversation.nodes[node.parent];
-  parent.children = parent.children.filter((id) => id !== node.id);
-  parent.shown = Math.max(0, Math.min(parent.shown, parent.children.length - 1));
+  const {nodes} = conversation;
+  const siblings = nodes[node.parent].children;
+  const at = siblings.indexOf(node.id);
+  const removed = [];
   const rest = [node.id];
   while (rest.length) {
     const id = rest.pop();
-    rest.push(...conversation.nodes[id].children);
-    delete conversation.nodes[id];
+    removed.push(nodes[id]);
+    rest.push(...nodes[id].children);
+    delete nodes[id];
   }
+  siblings.splice(at, 1);
+  nodes[node.parent].shown = Math.max(0, Math.min(nodes[node.parent].shown, siblings.length - 1));
+  return () => {
+    const parent = conversation.nodes[node.parent];
+    if (!parent) return false;
+    for (const one of removed) conversation.nodes[one.id] = one;
+    parent.shown = Math.min(at, parent.children.length);
+    parent.children.splice(parent.shown, 0, node.id);
+    return true;
+  };
 }
 
 export function titleOf(text) {

@@ -227,17 +227,17 @@ class Chat {
   }
 
   #removeMessage(node) {
-    const before = structuredClone(this.#current.nodes);
     const conversation = this.#current;
-    removeNode(conversation, node);
+    const restore = removeNode(conversation, node);
     this.#keep(conversation);
     this.renderThread();
     this.thread.focus();
     this.#notice('The message was deleted.', () => {
-      if (this.#streams.has(conversation.id)) return;
-      conversation.nodes = before;
+      if (!restore()) return;
       this.#keep(conversation);
-      if (this.#current === conversation) this.renderThread();
+      if (this.#current !== conversation) return;
+      this.renderThread();
+      this.#views.get(node.id)?.element.scrollIntoView({block: 'nearest'});
     });
   }
 
