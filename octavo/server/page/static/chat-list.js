@@ -71,7 +71,10 @@ export class ConversationList {
     const input = h('input', {type: 'text', value: title, maxLength: 80, 'aria-label': 'New title',
       onblur: () => finish(true),
       onkeydown: (event) => {
-        if (event.key === 'Enter') finish(true);
+        if (event.key === 'Enter') {
+          event.preventDefault();  // or it would press the button that has the focus next
+          finish(true);
+        }
         if (event.key === 'Escape') {
           event.stopPropagation();
           finish(false);
