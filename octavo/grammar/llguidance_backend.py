@@ -65,13 +65,21 @@ class LLGuidanceBackend:
 class LLGuidanceMatcher:
     """See the seam."""
 
+    # The engine fills one row again and again, and NumPy makes objects to tell its address. The
+    # pair is replaced as a whole: other threads compile meanwhile.
+    _last_row: tuple[MaskRow | None, int] = (None, 0)
+
     def __init__(self, inner: LLMatcher, spec: StructuredOutputs) -> None:
         self._inner = inner
         self._spec = spec
 
     def accept(self, token_ids: Sequence[int]) -> None:
         """See the seam."""
-        if not self._inner.consume_tokens(list(token_ids)):
+        if len(token_ids) == 1:
+            fits = self._inner.consume_token(token_ids[0])
+        else:
+            fits = self._inner.consume_tokens(list(token_ids))
+        if not fits:
             self._fail()
 
     def rollback(self, num_tokens: int) -> None:
@@ -81,7 +89,11 @@ class LLGuidanceMatcher:
 
     def fill_mask(self, row: MaskRow) -> None:
         """See the seam."""
-        self._inner.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        known, address = LLGuidanceMatcher._last_row
+        if known is not row:
+            address = row.ctypes.data
+            LLGuidanceMatcher._last_row = row, address
+        self._inner.unsafe_compute_mask_ptr(address, row.nbytes)
         if self._inner.is_error():
             self._fail()
 
