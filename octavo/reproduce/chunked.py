@@ -17,7 +17,7 @@ from octavo.bench.plot import Bars, Curve, Diagram, Panel
 from octavo.bench.stats import percentile
 from octavo.config_resolve import EngineArgs
 from octavo.engine.factory import resolve_args
-from octavo.reproduce.arms import take_turns
+from octavo.reproduce.arms import keep_pace
 from octavo.reproduce.claim import Claim, Engine, Options, Progress, open_engines
 from octavo.reproduce.driver import Arrival, CoreDriver
 from octavo.reproduce.finding import Cell, Figure, Finding, Table, number
@@ -150,12 +150,11 @@ def _run(engines: Sequence[Engine], names: Sequence[str], arrivals: Sequence[Arr
     drivers = [CoreDriver(engine.core, arrivals, name=name, check=progress.check)
                for name, engine in zip(names, engines)]
     progress.stage("streams and long prompts", 0.0)
-    most = arrivals[0].max_tokens
 
     def tell() -> None:
-        progress.advance(statistics.fmean(len(d.outputs[0]) / most for d in drivers))
+        progress.advance(statistics.fmean(driver.share_done for driver in drivers))
 
-    take_turns(drivers, after_round=tell)
+    keep_pace(drivers, after_turn=tell)
     return drivers
 
 
@@ -190,6 +189,8 @@ def _finding(results: list[ArmResult], timelines: dict[str, list[tuple[float, fl
         Figure("p99 gap of streams, whole prompts against the default", gap_ratio, "x",
                _GAP_TARGET),
         Figure("throughput cost of the default", cost, "%", _COST_TARGET, at_least=False),
+        Figure("throughput cost of the default a CPU-second",
+               100 * (1 - default.tokens_per_cpu_s / whole.tokens_per_cpu_s), "%"),
         Figure("longest gap, whole prompts against the default",
                max(whole.gaps_s) / max(default.gaps_s), "x"),
         Figure("first token of a long prompt, default against whole",

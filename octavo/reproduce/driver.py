@@ -95,7 +95,7 @@ class StaticBatch:
 
 
 class CoreDriver:
-    """Runs arrivals to their ends. An arms.Arm.
+    """Runs arrivals to their ends. An arms.PacedArm.
 
     static: how batches are made; None: by the engine's scheduler, in every step. slots: most
     requests handed to the scheduler at once, 0: no bound but its own. check: called before every
@@ -121,6 +121,8 @@ class CoreDriver:
         self._open: set[int] = set()  # of those, the ones that are not complete
         self._num_prompt_tokens = core.stats().num_prompt_tokens
         self._num_complete = 0
+        self._num_tokens = sum(len(a.prompt_token_ids) + a.max_tokens for a in arrivals)
+        self._num_done_tokens = 0
 
     @property
     def is_done(self) -> bool:
@@ -134,8 +136,8 @@ class CoreDriver:
 
     @property
     def share_done(self) -> float:
-        """0 to 1, by requests."""
-        return self._num_complete / max(1, len(self.served))
+        """0 to 1, by prompt tokens computed and output tokens that are wanted."""
+        return self._num_done_tokens / self._num_tokens
 
     @property
     def outputs(self) -> list[list[int]]:
@@ -178,6 +180,7 @@ class CoreDriver:
             start_s, seconds, held_before, num_useful, num_rows, num_waiting,
             stats.last_step_tokens, stats.num_prompt_tokens - self._num_prompt_tokens,
             num_wanted, cpu_s))
+        self._num_done_tokens += self.steps[-1].num_prompt_tokens + num_wanted
         self._num_prompt_tokens = stats.num_prompt_tokens
         self._end_batch()
         return seconds

@@ -16,7 +16,7 @@ from octavo.bench.load import arrival_times
 from octavo.bench.plot import Bars, Curve, Diagram, Panel
 from octavo.bench.stats import percentile
 from octavo.engine.factory import resolve_args
-from octavo.reproduce.arms import take_turns
+from octavo.reproduce.arms import keep_pace
 from octavo.reproduce.claim import Claim, Engine, Options, Progress, open_engines
 from octavo.reproduce.driver import Arrival, CoreDriver, StaticBatch, StepRecord
 from octavo.reproduce.finding import Cell, Figure, Finding, Table, number
@@ -203,7 +203,7 @@ class _Runner:
             done = statistics.fmean(driver.share_done for driver in drivers)
             self._progress.advance(self._done + share * done)
 
-        take_turns(drivers, after_round=tell)
+        keep_pace(drivers, after_turn=tell)
         self._done += share
         outputs = [driver.outputs for driver in drivers]
         return LoadResult(

@@ -74,4 +74,8 @@ def test_the_finding_says_both_sides(found: Finding) -> None:
 def test_the_claim_holds(model_path: Path) -> None:
     found = chunked.run(Options(model=str(model_path)), NoProgress())
     assert found.identical_outputs is True
-    assert found.is_reached, [(f.what, f.value) for f in found.figures]
+    gap, _cost = found.figures[:2]
+    assert gap.is_reached, gap
+    # a CPU-second computes what it computes, whoever else is on the machine
+    rates = {arm["arm"]: arm["tokens_per_cpu_s"] for arm in found.raw["arms"]}
+    assert rates[chunked.DEFAULT] >= 0.9 * rates[chunked.WHOLE], rates

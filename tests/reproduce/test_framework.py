@@ -10,7 +10,7 @@ import pytest
 from octavo.bench.plot import Bars
 from octavo.cli.main import main
 from octavo.errors import ConfigError
-from octavo.reproduce.arms import alternate, take_turns
+from octavo.reproduce.arms import alternate, keep_pace, take_turns
 from octavo.reproduce.claim import Claim, Engine, NoProgress, Options, Progress, open_engines
 from octavo.reproduce.claims import CLAIMS, claim_named
 from octavo.reproduce.driver import Arrival, CoreDriver, StaticBatch
@@ -37,7 +37,7 @@ def finished(engine: Engine, name: str, static: StaticBatch | None = None,
     driver = CoreDriver(engine.core, arrivals(due_s), name=name, static=static, slots=SLOTS)
     while not driver.is_done:
         driver.run_for(0.001)
-    assert not engine.core.has_requests
+    assert not engine.core.has_requests and driver.share_done == 1
     return driver
 
 
@@ -66,6 +66,25 @@ def test_arms_take_turns_until_all_are_done() -> None:
 
     take_turns([Arm("a", 2), Arm("b", 4)], slice_s=0.25, after_round=lambda: log.append("-"))
     assert "".join(log) == "ab-ba-b-b-"
+
+
+def test_arms_keep_pace() -> None:
+    log: list[str] = []
+
+    class Arm:
+        def __init__(self, name: str, stride: float) -> None:
+            self.name, self.stride, self.share_done = name, stride, 0.0
+
+        @property
+        def is_done(self) -> bool:
+            return self.share_done >= 1
+
+        def run_for(self, seconds: float) -> None:
+            self.share_done += self.stride
+            log.append(self.name)
+
+    keep_pace([Arm("a", 0.5), Arm("b", 0.25)], slice_s=1.0)
+    assert "".join(log) == "abbabb"
 
 
 def test_each_way_of_batching_does_what_it_says(engine: Engine) -> None:
