@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 MODEL ?= smollm2-135m
 ARGS ?=
 
-.PHONY: serve test test-full check install clean
+.PHONY: serve test test-full check docs install clean
 
 # The package is installed again only when its build inputs changed: the second start is quick.
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(shell find csrc -type f 2>/dev/null)
@@ -29,6 +29,10 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[test]'
 	@touch $@
 
+$(VENV)/.installed-docs: $(VENV)/.installed
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[docs]'
+	@touch $@
+
 install: $(VENV)/.installed
 
 serve: $(VENV)/.installed
@@ -40,7 +44,7 @@ test: $(VENV)/.installed-test
 	@$(BIN)/python -m pytest -m "not full" $(ARGS)
 
 test-full: $(VENV)/.installed-test
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[test,browser]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[test,browser,docs]'
 	@$(BIN)/octavo pull $(MODEL)
 	@$(BIN)/python -m pytest $(ARGS)
 
@@ -49,6 +53,10 @@ check: $(VENV)/.installed-test
 	@$(BIN)/mypy
 	@$(BIN)/python -m tools.check_imports
 	@$(BIN)/python -m tools.check_sizes
+
+docs: $(VENV)/.installed-docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@echo "the guide is in build/site: open build/site/index.html"
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache

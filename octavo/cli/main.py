@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import argparse
 
+    from octavo.cli.parser import Parser
+
 _INTERRUPTED = 130
 
 
@@ -67,7 +69,8 @@ def _run(argv: Sequence[str]) -> int:
         return 1
 
 
-def _parse(argv: Sequence[str]) -> "argparse.Namespace":
+def build_parser() -> "Parser":
+    """The parser of every command line there is; each subcommand sets `run`."""
     from octavo import __version__
     from octavo.cli import (
         bench,
@@ -93,13 +96,18 @@ def _parse(argv: Sequence[str]) -> "argparse.Namespace":
     for command in (serve, run_batch, chat, generate, pull, info, quantize, evaluate, bench,
                     reproduce, top, collect_env):
         command.add_parser(commands)
+    return parser
+
+
+def _parse(argv: Sequence[str]) -> "argparse.Namespace":
+    parser = build_parser()
     for argument in argv:
         if not _is_text(argument):
             shown = ascii(argument.encode("utf-8", "surrogateescape"))[2:-1]
             parser.error(f"the argument '{shown[:80]}' is not valid UTF-8")
     args, unknown = parser.parse_known_args(argv)
     if unknown:
-        commands.choices[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+        parser.commands()[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     return args
 
 

@@ -18,6 +18,13 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\n"
                      f"usage: {self._synopsis()}; see {self.prog} --help\n")
 
+    def commands(self) -> dict[str, "Parser"]:
+        """The parsers of the subcommands, by name; empty where there are none."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                return dict(action.choices)
+        return {}
+
     def _synopsis(self) -> str:
         words = [self.prog]
         for action in self._get_positional_actions():
