@@ -78,10 +78,12 @@ void Executor::allocate() {
   const int threads = pool_.size();
   const size_t stream = static_cast<size_t>(t) * plan_.hidden;
   const size_t query = static_cast<size_t>(t) * query_width_;
-  const size_t tile = static_cast<size_t>(kRowBlock) * tile_cols_;
+  const size_t tile = std::max(static_cast<size_t>(kRowBlock) * tile_cols_,
+                               static_cast<size_t>(kLogitRows) * kHeadPanels * kLanes);
   vocab_padded_ = plan_.tail.head.weight.panels * kLanes;
   logit_rows_ = std::min(limits_.max_rows, kLogitRows);
   const size_t logits = static_cast<size_t>(logit_rows_) * vocab_padded_;
+  const size_t maxima = static_cast<size_t>(logit_rows_) * num_logit_blocks(plan_.vocab);
   size_t scratch = 0;
   for (size_t i = 0; i < plan_.attention.size(); ++i) {
     const AttentionRecord& r = plan_.attention[i];
@@ -95,14 +97,15 @@ void Executor::allocate() {
   const size_t private_bytes = Arena::aligned(tile * 4) + Arena::aligned(scratch * 4) +
                                Arena::aligned(sampling) + hidden_.bytes(kRedundantRows);
   size_t total = Arena::aligned(stream * 4) + 2 * Arena::aligned(query * 4) +
-                 Arena::aligned(logits * 4) + Arena::aligned(partial_floats_ * 4) +
-                 hidden_.bytes(shared_rows) +
+                 Arena::aligned(logits * 4) + Arena::aligned(maxima * 4) +
+                 Arena::aligned(partial_floats_ * 4) + hidden_.bytes(shared_rows) +
                  attention_out_.bytes(t) + glu_out_.bytes(t) + threads * private_bytes;
   arena_ = Arena(total);
   stream_ = arena_.allocate_array<float>(stream);
   queries_ = arena_.allocate_array<float>(query);
   attended_ = arena_.allocate_array<float>(query);
   logits_ = arena_.allocate_array<float>(logits);
+  maxima_ = arena_.allocate_array<float>(maxima);
   partials_ = arena_.allocate_array<float>(partial_floats_);
   hidden_.place(arena_, shared_rows);
   attention_out_.place(arena_, t);
@@ -129,6 +132,7 @@ void Executor::run(const StepArrays& arrays, const StepCounts& counts) {
   merged_rows_ = 0;
   if (counts.tokens == 0) return;
   for (AttentionWork& work : attention_work_) list_attention(work);
+  find_argmax_rows();
   auto body = [this](Spmd& spmd) { walk(spmd); };
   pool_.run(body);
 }

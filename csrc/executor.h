@@ -47,7 +47,7 @@ class Executor {
 
  private:
   struct ThreadBuffers {
-    float* tile = nullptr;     // [kRowBlock][tile_cols_]
+    float* tile = nullptr;     // [kRowBlock][tile_cols_], or the logits of a unit of the head
     float* scratch = nullptr;  // attention
     uint8_t* sampling = nullptr;
     ActSet hidden;  // normed rows of steps too small to share the work
@@ -129,8 +129,10 @@ class Executor {
   void store_attended(const AttentionRecord& record, int rows, int columns, size_t at);
   void add_linear(Spmd& spmd, const AddLinearRecord& record);
   void glu(Spmd& spmd, const GluRecord& record);
+  void find_argmax_rows();
   void tail(Spmd& spmd);
   void tail_tile(Spmd& spmd, int row0, int rows);
+  void keep_logits(const float* logits, int row, int column, int columns, bool argmax);
 
   const ActSet& normed(Spmd& spmd, const NormSpec& norm, int rows, const int32_t* index);
   void product(const Projection& p, int panel, int panels, const ActRows& acts, int row0, int rows,
@@ -149,6 +151,8 @@ class Executor {
   float* queries_ = nullptr;    // [T][query width]
   float* attended_ = nullptr;   // [T][query width]
   float* logits_ = nullptr;     // [logit_rows_][vocab_padded_]
+  float* maxima_ = nullptr;     // [logit_rows_][num_logit_blocks(vocab)]
+  std::vector<uint8_t> is_argmax_;  // [rows of the step]
   int query_width_ = 0;
   ActSet hidden_, attention_out_, glu_out_;
   std::vector<ThreadBuffers> threads_;

@@ -7,7 +7,7 @@ namespace octavo {
 #define OCTAVO_TABLE(isa)                                                                     \
   {                                                                                           \
     #isa, isa::norm_rows, isa::head_norm, isa::rope, isa::kv_write, isa::attention,           \
-        isa::attention_merge, isa::silu_mul                                                   \
+        isa::attention_merge, isa::silu_mul, isa::block_maxima                                \
   }
 
 const Kernels* kernels_generic() {

@@ -214,26 +214,18 @@ int32_t draw(const Row& row, const SamplingInputs& in, int r, const Kept& kept) 
   return leader.id;
 }
 
-void apply_mask(float* x, int vocab, const uint32_t* mask, int words) {
+void apply_mask(float* x, int vocab, const uint32_t* mask, int words, float* maxima) {
   for (int w = 0; w * 32 < vocab; ++w) {
     const uint32_t bits = w < words ? mask[w] : 0;
     if (bits == 0xffffffffu) continue;
     float* p = x + w * 32;
     const int n = std::min(32, vocab - w * 32);
     for (int i = 0; i < n; ++i) p[i] = ((bits >> i) & 1u) ? p[i] : -kInf;
+    maxima[w * 32 / kBlock] = kStale;
   }
 }
 
-// Steps 1 and 2; NaN and +inf are dealt with by the readers.
-void process_row(float* x, int vocab, const SamplingInputs& in, int r) {
-  if (in.mask_index[r] >= 0) {
-    const int64_t offset = static_cast<int64_t>(in.mask_index[r]) * in.mask_words;
-    apply_mask(x, vocab, in.masks + offset, in.mask_words);
-  }
-  for (int i = in.bias_start[r]; i < in.bias_start[r + 1]; ++i) {
-    const int32_t id = in.bias_ids[i];
-    if (id >= 0 && id < vocab) x[id] += in.bias_values[i];
-  }
+void apply_penalties(float* x, int vocab, const SamplingInputs& in, int r, float* maxima) {
   const float repetition = in.repetition_penalty[r];
   const float presence = in.presence_penalty[r];
   const float frequency = in.frequency_penalty[r];
@@ -248,7 +240,24 @@ void process_row(float* x, int vocab, const SamplingInputs& in, int r) {
       v = v - presence;
     }
     x[id] = v;
+    maxima[id / kBlock] = kStale;
   }
+}
+
+// Steps 1 and 2, on the logits and their block maxima; NaN and +inf are dealt with by the readers.
+void process_row(float* x, int vocab, const SamplingInputs& in, int r, float* maxima) {
+  if (in.mask_index[r] >= 0) {
+    const int64_t offset = static_cast<int64_t>(in.mask_index[r]) * in.mask_words;
+    apply_mask(x, vocab, in.masks + offset, in.mask_words, maxima);
+  }
+  for (int i = in.bias_start[r]; i < in.bias_start[r + 1]; ++i) {
+    const int32_t id = in.bias_ids[i];
+    if (id < 0 || id >= vocab) continue;
+    x[id] += in.bias_values[i];
+    maxima[id / kBlock] = kStale;
+  }
+  apply_penalties(x, vocab, in, r, maxima);
+  refresh_maxima(x, vocab, maxima);
 }
 
 bool changes_logits(const SamplingInputs& in, int r) {
@@ -328,7 +337,12 @@ size_t sample_scratch_bytes(int vocab) {
          aligned(v * sizeof(Candidate)) + kBuckets * sizeof(uint64_t) + 64;
 }
 
-void sample_row(float* logits, int vocab, const SamplingInputs& in, int r,
+bool draws_argmax(const SamplingInputs& in, int r) {
+  return in.target_ids[r] < 0 && in.num_logprobs[r] < 0 && !changes_logits(in, r) &&
+         !(in.temperature[r] > 0.0f);
+}
+
+void sample_row(float* logits, float* maxima, int vocab, const SamplingInputs& in, int r,
                 const SamplingOutputs& out, void* memory) {
   const Scratch scratch = carve(memory, vocab);
   int32_t* top_ids = out.top_ids + static_cast<int64_t>(r) * out.top_stride;
@@ -345,7 +359,7 @@ void sample_row(float* logits, int vocab, const SamplingInputs& in, int r,
   const bool changes = !scores && changes_logits(in, r);
   Row raw{};
   double log_sum = 0.0;
-  if (reports || !changes) raw = scan_row(logits, vocab, scratch.maxima);
+  if (reports || !changes) raw = row_of(logits, vocab, maxima);
   if (reports && raw.best >= 0) {
     log_sum = log_total(raw);
     const int wanted = std::min(in.num_logprobs[r], out.top_stride);
@@ -362,11 +376,13 @@ void sample_row(float* logits, int vocab, const SamplingInputs& in, int r,
     token = choose(raw, in, r, scratch);
   } else if (!scores) {
     float* x = logits;
-    if (reports) x = std::copy(logits, logits + vocab, scratch.work) - vocab;
-    process_row(x, vocab, in, r);
-    token = choose(scan_row(x, vocab, scratch.maxima), in, r, scratch);
-    // The block maxima now belong to the processed row.
-    if (reports) scan_row(logits, vocab, scratch.maxima);
+    float* of_x = maxima;
+    if (reports) {  // which are of the logits as they came in
+      x = std::copy(logits, logits + vocab, scratch.work) - vocab;
+      of_x = std::copy(maxima, maxima + raw.blocks, scratch.maxima) - raw.blocks;
+    }
+    process_row(x, vocab, in, r, of_x);
+    token = choose(row_of(x, vocab, of_x), in, r, scratch);
   }
   out.sampled[r] = token;
   if (!reports || token < 0 || token >= vocab || raw.best < 0) return;

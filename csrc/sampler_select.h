@@ -1,17 +1,19 @@
-// Selection over one row of logits for the sampler: block maxima, the first k in the sampler's order,
-// and the scratch memory all of it uses. Private to sampler.cc.
+// Selection over one row of logits for the sampler, starting from block maxima: the first k in the
+// sampler's order, and the scratch memory all of it uses. Private to sampler.cc.
 #pragma once
 #include <algorithm>
 #include <cfloat>
 #include <cstddef>
 #include <cstdint>
 
+#include "octavo/kernels.h"
 #include "philox.h"
 
 namespace octavo {
 namespace {
 
-constexpr int kBlock = kNoiseBlock;  // ids per block maximum and per noise call
+constexpr int kBlock = kLogitBlock;  // ids per block maximum and per noise call
+static_assert(kLogitBlock == kNoiseBlock, "a block's noise is made in one call");
 constexpr float kInf = __builtin_inff();
 constexpr int kBuckets = 1024;  // of the top_p histogram
 
@@ -33,7 +35,7 @@ struct Greater {
 
 struct Scratch {
   float* work;         // [vocab] copy of the logits, where they must survive
-  float* maxima;       // [blocks]
+  float* maxima;       // [blocks] of `work`
   float* maxima_copy;  // [blocks]
   Candidate* list;     // [vocab]
   uint64_t* histogram;  // [kBuckets]
@@ -64,7 +66,7 @@ struct Row {
   const float* x;
   int vocab;
   int blocks;
-  float* maxima;
+  const float* maxima;
   float max;     // -inf when nothing may be drawn
   int32_t best;  // lowest id with the maximum, -1 when none
 
@@ -80,6 +82,7 @@ struct Row {
 
 float clamp_finite(float x) { return x < FLT_MAX ? x : FLT_MAX; }  // not for NaN
 
+// As Kernels::block_maxima, of one block.
 float block_max(const float* x) {
   float lane[8];
   for (int i = 0; i < 8; ++i) lane[i] = -kInf;
@@ -88,21 +91,33 @@ float block_max(const float* x) {
   }
   float m = lane[0];
   for (int i = 1; i < 8; ++i) m = lane[i] > m ? lane[i] : m;
-  return m < FLT_MAX ? m : FLT_MAX;
+  return clamp_finite(m) + 0.0f;
 }
 
-Row scan_row(const float* x, int vocab, float* maxima) {
-  Row row{x, vocab, num_blocks(vocab), maxima, -kInf, -1};
+// A maximum that no longer holds, because a logit of its block has changed, is NaN until
+// refresh_maxima.
+constexpr float kStale = __builtin_nanf("");
+
+void refresh_maxima(const float* x, int vocab, float* maxima) {
+  const Row row{x, vocab, num_blocks(vocab), maxima, -kInf, -1};
   float buffer[kBlock];
+  for (int b = 0; b < row.blocks; ++b) {
+    if (maxima[b] != maxima[b]) maxima[b] = block_max(row.block(b, buffer));
+  }
+}
+
+// The row with its maximum: a pass over the block maxima and one over the first block that has it.
+Row row_of(const float* x, int vocab, const float* maxima) {
+  Row row{x, vocab, num_blocks(vocab), maxima, -kInf, -1};
   int best_block = -1;
   for (int b = 0; b < row.blocks; ++b) {
-    maxima[b] = block_max(row.block(b, buffer));
     if (maxima[b] > row.max) {
       row.max = maxima[b];
       best_block = b;
     }
   }
   if (best_block < 0) return row;
+  float buffer[kBlock];
   const float* p = row.block(best_block, buffer);
   int i = 0;
   while (!(p[i] >= row.max)) ++i;

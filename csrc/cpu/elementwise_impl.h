@@ -286,5 +286,24 @@ void silu_mul(const float* gate, const float* up, int64_t ld, int m, int n, ActR
   }
 }
 
+// max() gives its second operand where one is NaN, so a NaN never enters `largest`.
+void block_maxima(const float* x, int64_t ldx, int m, int n, float* maxima, int64_t ldm) {
+  const Vec nothing = set1(-__builtin_inff());
+  for (int row = 0; row < m; ++row, x += ldx, maxima += ldm) {
+    for (int i = 0; i < n; i += kLogitBlock) {
+      Vec largest = nothing;
+      const int stop = n - i < kLogitBlock ? n : i + kLogitBlock;
+      int at = i;
+      for (; at + 16 <= stop; at += 16) largest = max(load(x + at), largest);
+      if (at < stop) {
+        const int rest = stop - at;
+        largest = max(select_lanes(0, rest, load_n(x + at, rest), nothing), largest);
+      }
+      const float whole = fold_max(largest);
+      maxima[i / kLogitBlock] = (whole < __FLT_MAX__ ? whole : __FLT_MAX__) + 0.0f;
+    }
+  }
+}
+
 }  // namespace OCTAVO_ISA
 }  // namespace octavo

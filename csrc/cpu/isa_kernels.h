@@ -13,7 +13,8 @@
   void attention(const AttentionArgs* args);                                                      \
   void attention_merge(const AttentionArgs* args);                                                \
   void silu_mul(const float* gate, const float* up, int64_t ld, int m, int n, ActRows* out,       \
-                int out_row, int col);
+                int out_row, int col);                                                            \
+  void block_maxima(const float* x, int64_t ldx, int m, int n, float* maxima, int64_t ldm);
 
 namespace octavo {
 

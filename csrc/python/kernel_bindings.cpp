@@ -401,10 +401,22 @@ octavo::SamplingInputs sampling_inputs(const nb::object& arrays, size_t rows, si
   return in;
 }
 
-// Samples every row; logits are overwritten. Returns the seconds taken.
+// maxima [rows, blocks] of logits [rows, vocab].
+void block_maxima(const std::string& isa, Array<const float, 2> logits, Array<float, 2> maxima) {
+  const size_t rows = logits.shape(0), vocab = logits.shape(1), blocks = maxima.shape(1);
+  require(maxima.shape(0) == rows &&
+              blocks == static_cast<size_t>(octavo::num_logit_blocks(static_cast<int>(vocab))),
+          "maxima does not fit the logits");
+  table_of(isa).block_maxima(logits.data(), static_cast<int64_t>(vocab), static_cast<int>(rows),
+                               static_cast<int>(vocab), maxima.data(),
+                               static_cast<int64_t>(blocks));
+}
+
+// Samples every row; logits are overwritten. Returns the seconds taken, block maxima (by the ISA's
+// kernel) left out.
 double sample_rows(Array<float, 2> logits, const nb::object& arrays, Array<int32_t, 1> sampled,
                    Array<float, 1> logprob, Array<int32_t, 1> rank, Array<int32_t, 2> top_ids,
-                   Array<float, 2> top_logprobs) {
+                   Array<float, 2> top_logprobs, const std::string& isa) {
   const size_t rows = logits.shape(0), vocab = logits.shape(1);
   const octavo::SamplingInputs in = sampling_inputs(arrays, rows, vocab);
   require(vocab > 0 && sampled.shape(0) >= rows && logprob.shape(0) >= rows &&
@@ -416,10 +428,15 @@ double sample_rows(Array<float, 2> logits, const nb::object& arrays, Array<int32
                                     static_cast<int32_t>(top_ids.shape(1))};
   const size_t bytes = octavo::sample_scratch_bytes(static_cast<int>(vocab));
   std::unique_ptr<uint8_t[]> scratch(new uint8_t[bytes]());
+  const size_t blocks = octavo::num_logit_blocks(static_cast<int>(vocab));
+  std::vector<float> maxima(rows * blocks);
+  table_of(isa).block_maxima(logits.data(), static_cast<int64_t>(vocab), static_cast<int>(rows),
+                               static_cast<int>(vocab), maxima.data(),
+                               static_cast<int64_t>(blocks));
   const auto start = std::chrono::steady_clock::now();
   for (size_t r = 0; r < rows; ++r) {
-    octavo::sample_row(logits.data() + r * vocab, static_cast<int>(vocab), in, static_cast<int>(r),
-                       out, scratch.get());
+    octavo::sample_row(logits.data() + r * vocab, maxima.data() + r * blocks,
+                       static_cast<int>(vocab), in, static_cast<int>(r), out, scratch.get());
   }
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   return taken.count();
@@ -452,5 +469,6 @@ void bind_kernels(nb::module_& module) {
   module.def("shared_splits", &shared_splits, "tables"_a, "begins"_a, "ends"_a, "block_size"_a,
              "most"_a);
   module.def("sample_rows", &sample_rows, "logits"_a, "arrays"_a, "sampled"_a, "logprob"_a,
-             "rank"_a, "top_ids"_a, "top_logprobs"_a);
+             "rank"_a, "top_ids"_a, "top_logprobs"_a, "isa"_a = "generic");
+  module.def("block_maxima", &block_maxima, "isa"_a, "logits"_a, "maxima"_a);
 }

@@ -113,6 +113,7 @@ def tiny_llama(
     *,
     quant: str = "F32",
     overrides: Mapping[str, str] | None = None,
+    vocab_size: int = VOCAB_SIZE,
     num_layers: int = 2,
     hidden_size: int = 64,
     num_heads: int = 4,
@@ -123,13 +124,14 @@ def tiny_llama(
     sliding_window: int | None = None,
     tie_word_embeddings: bool = False,
 ) -> TinyModel:
-    """A Llama over the byte tokenizer's vocabulary, weights in storage type `quant`.
+    """A Llama over the byte tokenizer's vocabulary (with vocab_size: and ids it does not know),
+    weights in storage type `quant`.
 
     Hidden and intermediate size must be multiples of the type's block (32).
     """
     config = ModelConfig(
         architecture="llama",
-        vocab_size=VOCAB_SIZE,
+        vocab_size=vocab_size,
         hidden_size=hidden_size,
         num_layers=num_layers,
         num_heads=num_heads,

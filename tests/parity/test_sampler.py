@@ -1,11 +1,12 @@
-"""The native sampler against the NumPy one: the same tokens, ranks and alternatives."""
+"""The native sampler against the NumPy one: the same tokens, ranks and alternatives, from the block
+maxima of every ISA."""
 
 import numpy as np
 import pytest
 
 from octavo.backends.reference.sampler import sample_rows
 from octavo.graph.step_arrays import SamplingArrays, StepLimits
-from tests.parity.kernels import native
+from tests.parity.kernels import ISAS, assert_same_bits, native
 
 ROWS = 24
 
@@ -26,18 +27,21 @@ def _logits(vocab: int, seed: int, spread: float = 3.0) -> np.ndarray:
     return (rng.standard_normal((ROWS, vocab)) * spread).astype(np.float32)
 
 
-def _native(logits: np.ndarray, arrays: SamplingArrays, width: int):
+def _native(logits: np.ndarray, arrays: SamplingArrays, width: int, isa: str = "generic"):
     rows = len(logits)
     out = (np.zeros(rows, np.int32), np.zeros(rows, np.float32), np.zeros(rows, np.int32),
            np.zeros((rows, width), np.int32), np.zeros((rows, width), np.float32))
-    native.sample_rows(logits.copy(), arrays, *out)
+    native.sample_rows(logits.copy(), arrays, *out, isa=isa)
     return out
 
 
 def _check(logits: np.ndarray, arrays: SamplingArrays) -> np.ndarray:
-    """Asserts native == NumPy; returns the tokens."""
+    """Asserts native == NumPy and the same bits for every ISA; returns the tokens."""
     expected = sample_rows(logits, arrays, len(logits))
     got = _native(logits, arrays, expected[3].shape[1])
+    for isa in ISAS[1:]:
+        for one, other in zip(got, _native(logits, arrays, expected[3].shape[1], isa), strict=True):
+            assert_same_bits(one, other)
     np.testing.assert_array_equal(got[0], expected[0])
     np.testing.assert_array_equal(got[2], expected[2])
     np.testing.assert_array_equal(got[3], expected[3])
@@ -133,8 +137,7 @@ def test_listed_ids_report_the_floats_that_all_would() -> None:
             assert top_logprobs[r, : len(ids)].tolist() == [by_id[i] for i in ids.tolist()]
 
 
-def test_strange_logits() -> None:
-    vocab = 70
+def _strange_logits(vocab: int) -> np.ndarray:
     logits = _logits(vocab, 1)
     logits[0, :] = np.nan
     logits[1, ::2] = np.nan
@@ -146,6 +149,28 @@ def test_strange_logits() -> None:
     logits[7, :] = 0
     logits[8, ::3] = -np.finfo(np.float32).max
     logits[9, 3] = np.finfo(np.float32).max
+    logits[10, :] = -1
+    logits[10, 13::7] = -0.0
+    logits[10, 14::14] = 0.0
+    return logits
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("vocab", [70, 128, 301])
+def test_block_maxima(isa: str, vocab: int) -> None:
+    """NaN left out, +inf the largest float, -0 as 0, -inf for nothing; the last block is short."""
+    logits = _strange_logits(vocab)
+    found = np.full((ROWS, -(-vocab // 64)), 7, np.float32)
+    native.block_maxima(isa, logits, found)
+    finite = np.where(np.isnan(logits), -np.inf, logits)
+    finite = np.minimum(finite, np.finfo(np.float32).max)
+    expected = np.maximum.reduceat(finite, range(0, vocab, 64), axis=1) + np.float32(0)
+    assert_same_bits(found, expected)
+
+
+def test_strange_logits() -> None:
+    vocab = 70
+    logits = _strange_logits(vocab)
     for fields in ({}, {"temperature": 1.0}, {"temperature": 0.5, "top_k": 10},
                    {"temperature": 1.0, "top_p": 0.9}, {"temperature": 0.01, "min_p": 0.2}):
         tokens = _check(logits, _arrays(vocab, num_logprobs=4, **fields))

@@ -108,6 +108,10 @@ struct RopeTable {
   bool interleaved;  // pairs (2i, 2i + 1), else (i, i + dim / 2)
 };
 
+// Logits for which the sampler wants one maximum: it looks into blocks only where these say so.
+constexpr int kLogitBlock = 64;
+constexpr int num_logit_blocks(int vocab) { return (vocab + kLogitBlock - 1) / kLogitBlock; }
+
 struct Kernels {
   const char* isa;
 
@@ -139,6 +143,11 @@ struct Kernels {
   // columns col .. col + n - 1 of rows out_row ... n is a multiple of 32 for I8.
   void (*silu_mul)(const float* gate, const float* up, int64_t ld, int m, int n, ActRows* out,
                    int out_row, int col);
+
+  // x: m rows of n logits, stride ldx. maxima[row * ldm + b] = the largest of the row's logits
+  // kLogitBlock * b .. (the last block may be short) as the sampler orders them: NaN left out, -inf
+  // where nothing is left, +inf as the largest float, and -0 as 0.
+  void (*block_maxima)(const float* x, int64_t ldx, int m, int n, float* maxima, int64_t ldm);
 };
 
 // Floats of scratch one attention call needs.
@@ -186,10 +195,14 @@ struct SamplingOutputs {
   int32_t top_stride;
 };
 
-// Draws (or scores) row `row` from `logits` [vocab], which it may overwrite. `scratch` holds
-// sample_scratch_bytes(vocab) bytes, private to the thread. Compiled once, the same on every ISA.
-void sample_row(float* logits, int vocab, const SamplingInputs& in, int row,
+// Draws (or scores) row `row` from `logits` [vocab] and their block maxima, both of which it may
+// overwrite. `scratch` holds sample_scratch_bytes(vocab) bytes, private to the thread. Compiled
+// once, the same on every ISA.
+void sample_row(float* logits, float* maxima, int vocab, const SamplingInputs& in, int row,
                 const SamplingOutputs& out, void* scratch);
 size_t sample_scratch_bytes(int vocab);
+// Whether sample_row takes the argmax of the logits as they are, and reports nothing else. It then
+// reads, beside the block maxima, only the first block with the largest.
+bool draws_argmax(const SamplingInputs& in, int row);
 
 }  // namespace octavo

@@ -194,6 +194,49 @@ def test_sampling_results_come_back(num_logprobs: int) -> None:
         np.testing.assert_array_equal(out.top_ids[row], order)
 
 
+@pytest.mark.parametrize("isa", native.kernel_isas())
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("vocab", [300, 4096])
+def test_the_head_hands_the_sampler_what_it_would_find_itself(
+    isa: str, threads: int, vocab: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Greedy and drawn rows, with and without what changes logits, against sampling the logits that
+    come back; more rows than the 64 in flight at once. Without logits wanted, greedy rows keep next
+    to none: the same results."""
+    monkeypatch.setenv("OCTAVO_CPU_ISA", isa)
+    model = tiny_llama(6, quant="Q8_0", vocab_size=vocab)
+    limits = limits_of(model)
+    (token_ids,) = sequences(1, [90], vocab)
+    arrays = StepArrays(limits)
+    blocks = [list(range(-(-len(token_ids) // BLOCK_SIZE)))]
+    fill_step(arrays, [Chunk(token_ids=token_ids, start=0, block_ids=blocks)],
+              block_size=BLOCK_SIZE)
+    rng, rows, sampling = np.random.default_rng(vocab), len(token_ids), arrays.sampling
+    sampling.temperature[:rows] = rng.choice([0, 0, 0.7, 1.5], rows)
+    sampling.top_k[:rows] = rng.choice([0, 40], rows)
+    sampling.top_p[:rows] = rng.choice([1, 0.9], rows)
+    sampling.seed[:rows] = rng.integers(0, 1 << 63, rows, dtype=np.uint64)
+    sampling.position[:rows] = np.arange(rows)
+    sampling.num_logprobs[:rows] = rng.choice([-1, -1, 3], rows)
+    sampling.mask_index[:rows] = rng.choice([-1, -1, 0], rows)
+    sampling.masks[0] = rng.integers(0, 1 << 32, sampling.masks.shape[1], dtype=np.uint32)
+    sampling.bias_start[1 : rows + 1] = np.cumsum(rng.choice([0, 0, 3], rows))
+    used = int(sampling.bias_start[rows])
+    sampling.bias_ids[:used] = rng.integers(0, vocab, used)
+    sampling.bias_values[:used] = rng.choice([-np.inf, 2.5], used)
+    loaded = load_cpu(model, threads=threads)
+    logits = loaded.step(arrays, want_logits=True).logits
+    assert logits is not None
+    for want_logits in (True, False):
+        out = loaded.step(arrays, want_logits=want_logits)
+        results = (out.sampled, out.logprob, out.rank, out.top_ids, out.top_logprobs)
+        alone = [np.zeros_like(a) for a in results]
+        native.sample_rows(logits.copy(), sampling, *alone)
+        for found, expected in zip(results, alone, strict=True):
+            assert_same_bits(found, expected)
+    loaded.close()
+
+
 def test_more_logit_rows_than_a_tile_holds() -> None:
     """Prompt logprobs ask for logits of every row: more than the 64 that are in flight at once."""
     model = tiny_llama(8)
