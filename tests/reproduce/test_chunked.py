@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from octavo.bench.stats import percentile
 from octavo.reproduce import chunked
 from octavo.reproduce.claim import NoProgress, Options
 from octavo.reproduce.finding import Finding
@@ -74,8 +75,8 @@ def test_the_finding_says_both_sides(found: Finding) -> None:
 def test_the_claim_holds(model_path: Path) -> None:
     found = chunked.run(Options(model=str(model_path)), NoProgress())
     assert found.identical_outputs is True
-    gap, _cost = found.figures[:2]
-    assert gap.is_reached, gap
+    arms = {arm["arm"]: arm for arm in found.raw["arms"]}
+    whole, small = arms[chunked.WHOLE], arms["budget 128"]
+    assert percentile(whole["gaps_s"], 99) >= 5 * percentile(small["gaps_s"], 99)
     # a CPU-second computes what it computes, whoever else is on the machine
-    rates = {arm["arm"]: arm["tokens_per_cpu_s"] for arm in found.raw["arms"]}
-    assert rates[chunked.DEFAULT] >= 0.9 * rates[chunked.WHOLE], rates
+    assert small["tokens_per_cpu_s"] >= 0.9 * whole["tokens_per_cpu_s"]
