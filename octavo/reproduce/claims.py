@@ -1,7 +1,7 @@
 """The claims there are, in the order of the list. Imports each claim's file; knows nothing else."""
 
 from octavo.errors import ConfigError
-from octavo.reproduce import chunked, cow, orca, paged, radix
+from octavo.reproduce import chunked, cow, invariance, orca, paged, radix, structured
 from octavo.reproduce.claim import Claim
 
 _ALL = (
@@ -10,6 +10,8 @@ _ALL = (
     radix.CLAIM,
     chunked.CLAIM,
     cow.CLAIM,
+    structured.CLAIM,
+    invariance.CLAIM,
 )
 
 CLAIMS: dict[str, Claim] = {claim.name: claim for claim in _ALL}
