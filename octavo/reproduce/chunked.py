@@ -184,12 +184,15 @@ def _finding(results: list[ArmResult], timelines: dict[str, list[tuple[float, fl
              facts: dict[str, Cell], is_identical: bool) -> Finding:
     by_name = {result.arm: result for result in results}
     whole, default = by_name[WHOLE], by_name[DEFAULT]
-    gap_ratio = whole.p99_gap_s / default.p99_gap_s
-    cost = 100 * (1 - default.tokens_per_s / whole.tokens_per_s)
+    best = _best(results, whole)
     figures = [
-        Figure("p99 gap of streams, whole prompts against the default", gap_ratio, "x",
-               _GAP_TARGET),
-        Figure("throughput cost of the default", cost, "%", _COST_TARGET, at_least=False),
+        Figure(f"p99 gap of streams, whole prompts against {best.arm}",
+               whole.p99_gap_s / best.p99_gap_s, "x", _GAP_TARGET),
+        Figure(f"throughput cost of {best.arm}", _cost(best, whole), "%", _COST_TARGET,
+               at_least=False),
+        Figure("p99 gap of streams, whole prompts against the default",
+               whole.p99_gap_s / default.p99_gap_s, "x"),
+        Figure("throughput cost of the default", _cost(default, whole), "%"),
         Figure("throughput cost of the default a CPU-second",
                100 * (1 - default.tokens_per_cpu_s / whole.tokens_per_cpu_s), "%"),
         Figure("longest gap, whole prompts against the default",
@@ -202,9 +205,21 @@ def _finding(results: list[ArmResult], timelines: dict[str, list[tuple[float, fl
         counters[f"most prompt tokens in a step, {result.arm}"] = result.longest_step_tokens
         counters[f"prompts in chunks, {result.arm}"] = result.num_chunked
     return Finding("chunked", CLAIM.title, CLAIMED, SOURCE, figures, [_table(results, whole)],
-                   _diagrams(results, timelines), _explanation(results, gap_ratio, cost),
+                   _diagrams(results, timelines), _explanation(results, best),
                    facts | counters, is_identical,
                    {"arms": [dataclasses.asdict(r) for r in results]})
+
+
+def _cost(result: ArmResult, whole: ArmResult) -> float:
+    """Percent of the throughput of whole prompts that an arm loses."""
+    return 100 * (1 - result.tokens_per_s / whole.tokens_per_s)
+
+
+def _best(results: list[ArmResult], whole: ArmResult) -> ArmResult:
+    """The place on the frontier that the claim is held against: of the arms that cost no more than
+    is allowed, the one with the shortest gaps; the default where all cost more."""
+    allowed = [r for r in results if r is not whole and _cost(r, whole) <= _COST_TARGET]
+    return min(allowed or [r for r in results if r.arm == DEFAULT], key=lambda r: r.p99_gap_s)
 
 
 def _table(results: list[ArmResult], whole: ArmResult) -> Table:
@@ -212,8 +227,7 @@ def _table(results: list[ArmResult], whole: ArmResult) -> Table:
     for r in results:
         rows.append([
             r.arm, 1000 * statistics.median(r.gaps_s), 1000 * r.p99_gap_s, 1000 * max(r.gaps_s),
-            whole.p99_gap_s / r.p99_gap_s, r.tokens_per_s,
-            100 * (1 - r.tokens_per_s / whole.tokens_per_s), r.tokens_per_cpu_s,
+            whole.p99_gap_s / r.p99_gap_s, r.tokens_per_s, _cost(r, whole), r.tokens_per_cpu_s,
             statistics.median(r.ttfts_s), r.longest_step_tokens])
     return Table("gaps between tokens of streams while long prompts arrive",
                  ["arm", "median, ms", "p99, ms", "most, ms", "p99 ratio", "tok/s", "cost, %",
@@ -243,13 +257,16 @@ def _diagrams(results: list[ArmResult],
     ]
 
 
-def _explanation(results: list[ArmResult], gap_ratio: float, cost: float) -> str:
+def _explanation(results: list[ArmResult], best: ArmResult) -> str:
     whole = results[0]
     default = next(r for r in results if r.arm == DEFAULT)
+    gap_ratio, cost = whole.p99_gap_s / default.p99_gap_s, _cost(default, whole)
     return (
         f"A whole prompt is one step of up to {whole.longest_step_tokens:,} prompt tokens, and "
         f"every stream waits for it: {number(1000 * whole.p99_gap_s)} ms at the 99th percentile. "
-        f"With at most {default.longest_step_tokens} prompt tokens beside decodes it is "
+        f"Of the budgets that cost at most {_COST_TARGET:.0f} % of the throughput, {best.arm} has "
+        f"the shortest gaps: {number(1000 * best.p99_gap_s)} ms. "
+        f"By default (at most {default.longest_step_tokens} prompt tokens beside decodes) it is "
         f"{number(1000 * default.p99_gap_s)} ms, {gap_ratio:.1f} times less. "
         + _cost_words(cost, whole, default) +
         f"A long prompt's own first token comes after "

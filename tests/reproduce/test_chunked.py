@@ -71,6 +71,18 @@ def test_the_finding_says_both_sides(found: Finding) -> None:
         in data["explanation"]
 
 
+def test_the_claim_is_held_against_the_frontier() -> None:
+    def arm(name: str, gap_s: float, rate: float) -> chunked.ArmResult:
+        return chunked.ArmResult(name, [gap_s], [1.0], rate, rate, 1, 1, 1)
+
+    whole = arm(chunked.WHOLE, 2.0, 100.0)
+    arms = [whole, arm("budget 512", 0.9, 99.0), arm("budget 128", 0.3, 91.0),
+            arm("budget 64", 0.2, 80.0), arm(chunked.DEFAULT, 0.7, 95.0)]
+    assert chunked._best(arms, whole).arm == "budget 128"
+    costly = [whole, arm("budget 64", 0.2, 80.0), arm(chunked.DEFAULT, 0.7, 85.0)]
+    assert chunked._best(costly, whole).arm == chunked.DEFAULT
+
+
 @pytest.mark.full
 def test_the_claim_holds(model_path: Path) -> None:
     found = chunked.run(Options(model=str(model_path)), NoProgress())
