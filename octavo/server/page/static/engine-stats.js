@@ -240,7 +240,8 @@ export class TimesPanel {
     const {width} = this._surface;
     const isLeft = side === 'right' ? x > LABEL_WIDTH : x > width - LABEL_WIDTH;
     context.textAlign = isLeft ? 'right' : 'left';
-    context.fillText(label, x, 10);
+    // a label turned away from the edge would lie on the other one
+    context.fillText(label, x, isLeft && side === 'left' ? 24 : 10);
   }
 
   close() {
