@@ -110,7 +110,7 @@ def _prefill(results: Results) -> list[Goal]:
 
 
 def _batch(results: Results) -> list[Goal]:
-    parts = ("batch", "batch_types")
+    parts = ("batch", "batch_large", "batch_large_q4_0", "batch_types")
     found = []
     for context in (64, 512):
         for count in (8, 16, 32, 64):

@@ -15,7 +15,10 @@ from benchmarks.common import ROOT
 from benchmarks.goals import Results, goals, storage_type
 
 _NOTES = ROOT / "docs" / "performance_notes.md"
-_COMPARED = {"single": "One sequence", "batch": "Many sequences", "batch_types": "Many sequences, "
+_COMPARED = {"single": "One sequence", "batch": "Many sequences",
+             "batch_large": "16 and 64 sequences",
+             "batch_large_q4_0": "16 and 64 sequences, llama.cpp's fastest file",
+             "batch_types": "Many sequences, "
              "other storage types", "long": "A context of 4,096",
              "vllm": "vLLM's engine on the bfloat16 folder"}
 

@@ -67,6 +67,8 @@ GROUPS = {
         Group("prefill512", (Case("pp", 512),)),
         Group("batch", (*_batch(64), *_batch(512)), together=False),
         Group("batch-small", (Case("tg", 32, 16, 64),)),
+        # beyond batch-some: minutes a repetition, so apart
+        Group("batch-large", (*_batch(64, (16, 64)), *_batch(512, (16, 64))), together=False),
         Group("batch-some", (*_batch(64, (8, 32)), *_batch(512, (8, 32))), together=False),
         # decode, prefill and batches of an engine that takes minutes to load
         Group("once", (Case("tg", 64, 1, 512), Case("pp", 512), *_batch(64, (8, 32)),
