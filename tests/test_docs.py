@@ -1,5 +1,6 @@
 """The guide is true where a program can tell: links, command lines, flags, messages, pages."""
 
+import ast
 import os
 import re
 import shlex
@@ -23,7 +24,7 @@ PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
 TOLD_OF_THE_PAST = {DOCS / "LOG.md"}
 # Flags of other programs that the text mentions alone, without their command line.
 FOREIGN_FLAGS = {"--no-deps", "--strict"}
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"`([^`]+)`")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 OCTAVO = re.compile(
@@ -114,7 +115,7 @@ def test_command_lines_are_known(page: Path) -> None:
 @pytest.mark.parametrize("page", [p for p in PAGES if p not in TOLD_OF_THE_PAST], ids=name_of)
 def test_flags_are_known(page: Path) -> None:
     flags = {found for span in SPAN.findall(prose(page.read_text()))
-             if (found := re.split(r"[ =]", span)[0]).startswith("--")}
+             if (found := re.split(r"[ =]", span)[0]).startswith("--")} - {"---"}
     assert flags - all_flags() - FOREIGN_FLAGS == set()
 
 
@@ -135,6 +136,38 @@ def test_the_checks_can_fail() -> None:
     assert found("octavo bench nothing") == ["no command 'nothing' of octavo bench"]
     assert found("cd x && octavo reproduce nothing") == ["no claim 'nothing'"]
     assert found("octavo sreve") == ["no command 'sreve' of octavo"]
+
+
+@cache
+def texts_of_the_code() -> str:
+    """Every text the package can say, a line each, {} for what is filled in."""
+    found = []
+    for path in sorted((ROOT / "octavo").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                parts = [str(v.value) if isinstance(v, ast.Constant) else "{}" for v in node.values]
+                found.append("".join(parts))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return "\n".join(text.replace("\n", " ") for text in found)
+
+
+def said(message: str) -> bool:
+    return re.sub(r"\{[^}]*\}", "{}", message.strip()) in texts_of_the_code()
+
+
+def test_messages_are_said_by_the_code() -> None:
+    text = (DOCS / "faq.md").read_text()
+    messages = [block for language, block in FENCE.findall(text) if language == "message"]
+    assert len(messages) >= 30
+    assert [message for message in messages if not said(message)] == []
+    assert not said("port {port} on {host} is taken")
+
+
+def test_codes_and_statuses_are_those_of_the_errors() -> None:
+    table = re.findall(r"^\| (\d{3}) \| ([^|]*) \|", (DOCS / "faq.md").read_text(), re.MULTILINE)
+    told = {code for _, codes in table for code in SPAN.findall(codes)}
+    assert told and all(said(code) for code in told)
 
 
 def test_every_page_is_in_the_contents() -> None:
