@@ -56,7 +56,8 @@ check: $(VENV)/.installed-test
 
 docs: $(VENV)/.installed-docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
-	@echo "the guide is in build/site: open build/site/index.html"
+	@echo "the guide is in build/site: open build/site/index.html, or with its search:"
+	@echo "  python3 -m http.server -d build/site"
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache
