@@ -28,7 +28,8 @@ FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"`([^`]+)`")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 OCTAVO = re.compile(
-    r"(?:^|&&|[;|(])\s*(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?octavo(?=\s)(.*)", re.MULTILINE)
+    r"(?:^|&&|[;|(=])\s*(?:\$ )?(?:[A-Z_]+=\S+ )*(?:[\w./-]*bin/)?octavo(?=\s)(.*)", re.MULTILINE)
+SOURCES = ("octavo/", "csrc/", "tests/", "tools/", "benchmarks/", "docs/")
 END_OF_COMMAND = {"|", ">", ">>", "&", "&&", ";", "2>", "<"}
 
 
@@ -43,7 +44,7 @@ def prose(text: str) -> str:
 def code(text: str) -> Iterator[str]:
     """Fenced blocks meant for a shell, and spans; a command over several lines as one."""
     for language, block in FENCE.findall(text):
-        if language in ("", "sh", "bash", "console"):
+        if language in ("", "sh", "bash", "console", "ini"):
             yield re.sub(r"\\\n\s*", " ", block)
     for span in SPAN.findall(prose(text)):
         yield " ".join(span.split()).replace(r"\|", "|")
@@ -117,6 +118,24 @@ def test_flags_are_known(page: Path) -> None:
     flags = {found for span in SPAN.findall(prose(page.read_text()))
              if (found := re.split(r"[ =]", span)[0]).startswith("--")} - {"---"}
     assert flags - all_flags() - FOREIGN_FLAGS == set()
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p not in TOLD_OF_THE_PAST], ids=name_of)
+def test_files_named_in_the_text_exist(page: Path) -> None:
+    text = page.read_text()
+    made = set(re.findall(r'^```\w+ title="([^"]+)"', text, re.MULTILINE))  # by the page's reader
+    named = {span for span in SPAN.findall(prose(text))
+             if span.startswith(SOURCES) and re.fullmatch(r"[\w./*-]+", span)}
+    assert [name for name in sorted(named - made) if not list(ROOT.glob(name))] == []
+
+
+def test_metrics_named_in_the_text_are_documented() -> None:
+    known = set(re.findall(r"^\| `(\w+)`", (DOCS / "METRICS.md").read_text(), re.MULTILINE))
+    ends = ("", "_bucket", "_sum", "_count")
+    for page in set(PAGES) - TOLD_OF_THE_PAST:
+        named = set(re.findall(r"`octavo:(\w+)`", page.read_text()))
+        wrong = {n for n in named if not any(n.removesuffix(end) in known for end in ends)}
+        assert wrong == set(), page
 
 
 def test_make_targets_are_there() -> None:
