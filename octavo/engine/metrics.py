@@ -62,7 +62,7 @@ class FinishedRequest:
     """What a finished user request adds. Durations in seconds; None: that phase never came.
 
     num_generation_tokens: of all samples; max_generation_tokens: of the longest one.
-    num_cached_tokens: prompt tokens found in the prefix cache; None: it was never looked at.
+    num_cached_tokens: prompt tokens found in the prefix cache; None: there was no first token.
     """
 
     reasons: list[str]  # one a sample
@@ -84,6 +84,7 @@ class FrontEndMetrics:
     def __init__(self) -> None:
         self.prompt_tokens = 0
         self.prompt_tokens_cached = 0
+        self.prompt_tokens_given_up = 0  # of requests that ended before their first token
         self.generation_tokens = 0
         self.admission_rejections = 0
         self.engine_restarts = 0
@@ -146,6 +147,9 @@ class FrontEndMetrics:
         if request.num_cached_tokens is not None:
             self.request_computed_tokens.observe(
                 request.num_prompt_tokens - request.num_cached_tokens)
+        else:  # so that the total is the histogram's sum when all have ended
+            self.prompt_tokens += request.num_prompt_tokens
+            self.prompt_tokens_given_up += request.num_prompt_tokens
         if request.queued_s is not None:
             self.queue.observe(request.queued_s)
         if request.prefill_s is not None:

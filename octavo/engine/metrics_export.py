@@ -47,7 +47,7 @@ _ENGINE_COUNTERS = (
 )
 # name, meaning, the attribute of FrontEndMetrics
 _COUNTERS = (
-    ("prompt_tokens", "Prompt tokens of requests that have their first token, cached ones too.",
+    ("prompt_tokens", "Prompt tokens of requests with a first token, or over; cached ones too.",
      "prompt_tokens"),
     ("prompt_tokens_cached", "Of the prompt tokens, those whose KV came from the prefix cache.",
      "prompt_tokens_cached"),
@@ -121,8 +121,10 @@ class EngineCollector(Collector):
         for name, text, attribute in _COUNTERS:
             yield self._counter(name, text, getattr(m, attribute))
         yield self._counters(
-            "prompt_tokens_by_source", "Prompt tokens by where their KV came from.", "source",
-            {"local_compute": m.prompt_tokens - m.prompt_tokens_cached,
+            "prompt_tokens_by_source", "Prompt tokens by where their KV came from, of requests "
+            "that have their first token.", "source",
+            {"local_compute": (m.prompt_tokens - m.prompt_tokens_cached
+                               - m.prompt_tokens_given_up),
              "local_cache_hit": m.prompt_tokens_cached})
         yield self._counters(
             "request_success", "Finished requests, failed ones too; one of several samples counts "

@@ -23,6 +23,23 @@ def test_a_request_counts_once(reasons: list[str], counted: str) -> None:
     assert metrics.e2e.count == metrics.request_prompt_tokens.count == 1
 
 
+def test_prompt_tokens_are_the_sum_of_the_requests() -> None:
+    """Also where a client left before the first token."""
+    metrics = FrontEndMetrics()
+    metrics.observe_first_token(0.1, 5, 2)
+    for num_prompt_tokens, num_cached_tokens in ((5, 2), (7, None)):
+        metrics.observe_finished(FinishedRequest(
+            reasons=["abort"], num_prompt_tokens=num_prompt_tokens, num_generation_tokens=1, n=1,
+            max_generation_tokens=1, num_cached_tokens=num_cached_tokens, max_tokens=4, e2e_s=0.1,
+            queued_s=None, prefill_s=None, decode_s=None))
+    collector = EngineCollector(metrics, SchedulerStats, EngineFacts("m"))
+    found = {(s.name.removeprefix("octavo:"), s.labels.get("source")): s.value
+             for family in collector.collect() for s in family.samples}
+    assert found["prompt_tokens_total", None] == found["request_prompt_tokens_sum", None] == 12
+    assert found["prompt_tokens_by_source_total", "local_compute"] == 3
+    assert found["prompt_tokens_by_source_total", "local_cache_hit"] == 2
+
+
 def test_counters_go_on_when_an_engine_is_started_again() -> None:
     metrics = FrontEndMetrics()
     now = SchedulerStats(num_steps=5, prefix_cache_hits=3)
