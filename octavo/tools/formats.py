@@ -8,9 +8,10 @@ import dataclasses
 import json
 import secrets
 import string
-from typing import Any
+from typing import Any, Literal
 
 from octavo.errors import ConfigError
+from octavo.tools.xml_calls import FUNCTION_OPEN, write_xml
 
 # A custom tool's call, in every family: raw text, which no JSON string could be constrained to.
 CUSTOM_OPEN = '<custom name="'
@@ -36,6 +37,7 @@ class ToolFormat:
         arguments_key: the key of the arguments, beside "name".
         name_then_arguments: not one object, but the name, this text, and the arguments.
         short_ids: nine letters and digits, which these templates insist on.
+        style: how a call itself is written: as JSON, or as xml_calls.py says.
     """
 
     name: str
@@ -49,6 +51,7 @@ class ToolFormat:
     arguments_key: str = "arguments"
     name_then_arguments: str = ""
     short_ids: bool = False
+    style: Literal["json", "xml"] = "json"
 
     @property
     def only_at_start(self) -> bool:
@@ -79,6 +82,8 @@ class ToolFormat:
     def _body(self, name: str, arguments: Any) -> str:
         if isinstance(arguments, str):
             return f"{CUSTOM_OPEN}{name}{CUSTOM_NAME_END}{arguments}{CUSTOM_CLOSE}"
+        if self.style == "xml":
+            return write_xml(name, arguments)
         written = json.dumps(arguments, ensure_ascii=False)
         if self.name_then_arguments:
             return f"{name}{self.name_then_arguments}{written}"
@@ -92,12 +97,15 @@ MISTRAL = ToolFormat("mistral", open="[TOOL_CALLS]", before="[", after="]", betw
                      repeats=False, short_ids=True)
 MISTRAL_ARGS = ToolFormat("mistral_args", open="[TOOL_CALLS]", between="",
                           name_then_arguments="[ARGS]", short_ids=True)
+QWEN3_CODER = ToolFormat("qwen3_coder", open="<tool_call>", before="\n", after="\n",
+                         close="</tool_call>", style="xml")
 JSON = ToolFormat("json", between="\n", repeats=False)
 
-TOOL_FORMATS = {f.name: f for f in (HERMES, LLAMA3_JSON, MISTRAL, MISTRAL_ARGS, JSON)}
+TOOL_FORMATS = {f.name: f for f in (HERMES, LLAMA3_JSON, MISTRAL, MISTRAL_ARGS,
+                                     QWEN3_CODER, JSON)}
 # names that other servers give to the same formats
 _TOOL_ALIASES = {"qwen": "hermes", "qwen25": "hermes", "qwen3": "hermes", "llama3": "llama3_json",
-                 "llama4_json": "llama3_json"}
+                 "llama4_json": "llama3_json", "qwen3_xml": "qwen3_coder"}
 TOOL_PARSER_NAMES = ("auto", *TOOL_FORMATS, *_TOOL_ALIASES)
 
 
@@ -150,6 +158,8 @@ def tool_format(name: str, template: str, *, takes_tools: bool) -> ToolFormat:
         return HERMES
     if "[TOOL_CALLS]" in template:
         return MISTRAL_ARGS if "[ARGS]" in template else MISTRAL
+    if FUNCTION_OPEN in template:
+        return QWEN3_CODER
     if "<tool_call>" in template:
         return HERMES
     if "<|python_tag|>" in template or "ipython" in template:

@@ -21,6 +21,7 @@ from octavo.tools.formats import (
     ReasoningFormat,
     ToolFormat,
 )
+from octavo.tools.xml_grammar import XmlRules
 
 # Calls in one answer: a model that repeats itself must end some time.
 MAX_CALLS = 32
@@ -95,6 +96,7 @@ class _Writer:
     def __init__(self, control_token: ControlToken) -> None:
         self._control_token = control_token
         self._rules: list[str] = []
+        self._xml = XmlRules(self._rule, _json_value)
 
     def text(self, start: str) -> str:
         """The grammar."""
@@ -185,6 +187,9 @@ class _Writer:
             head = f"{CUSTOM_OPEN}{tool.name}{CUSTOM_NAME_END}"
             self._rule(name, f"{_quoted(head)} {self._input(index, tool)}")
             return name
+        if form.style == "xml":
+            self._xml.call(name, tool)
+            return name
         schema = _json(arguments_schema(tool))
         if form.name_then_arguments:
             marker = self._marker(form.name_then_arguments)
@@ -234,6 +239,14 @@ def _json(schema: dict[str, Any]) -> str:
     except UnsupportedSchemaError:
         pass  # of a tool: held to as far as llguidance can
     return "%json " + json.dumps(schema, ensure_ascii=False)
+
+
+def _json_value(schema: dict[str, Any], strict: bool) -> str:
+    """A value inside of a call; held to its schema as far as it can be, unless strict."""
+    if strict:
+        return _json(schema | {"x-guidance": _WRITTEN})
+    options = {**_WRITTEN, "lenient": True, "coerce_one_of": True}
+    return _json(_without_odd_patterns(schema) | {"x-guidance": options})
 
 
 def _regex(pattern: str) -> str:

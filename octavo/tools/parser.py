@@ -16,7 +16,9 @@ from octavo.tools.formats import (
     ReasoningFormat,
     ToolFormat,
 )
+from octavo.tools.parameters import Kinds
 from octavo.tools.scan import CallObject, JsonValue
+from octavo.tools.xml_calls import XmlCall
 
 
 @dataclasses.dataclass(slots=True, frozen=True)
@@ -77,10 +79,11 @@ class OutputParser:
 
     tool_format: None: nothing is taken for a call. tool_names: what may be called.
     reasoning: None: no reasoning. prompt: the text the output continues, which tells whether it
-    begins inside of reasoning.
+    begins inside of reasoning. kinds: of the tools' parameters, for a format of style "xml".
     """
 
     def __init__(self, *, tool_format: ToolFormat | None, tool_names: Sequence[str] = (),
+                 kinds: Kinds | None = None,
                  reasoning: ReasoningFormat | None = None, prompt: str = "") -> None:
         self._reasoning = None
         if reasoning is not None and not reasoning.is_over(prompt):
@@ -88,7 +91,7 @@ class OutputParser:
                 reasoning, begins_inside=reasoning.begins_inside(prompt))
         self._calls = None
         if tool_format is not None:
-            self._calls = _CallParser(tool_format, frozenset(tool_names))
+            self._calls = _CallParser(tool_format, frozenset(tool_names), kinds or {})
 
     @property
     def num_calls(self) -> int:
@@ -229,16 +232,17 @@ class _CallParser:
     """Cuts calls from text. States are methods: each takes what it can of the held text and says
     whether it could go on."""
 
-    def __init__(self, form: ToolFormat, names: frozenset[str]) -> None:
+    def __init__(self, form: ToolFormat, names: frozenset[str], kinds: Kinds) -> None:
         self._form = form
         self._names = names
+        self._kinds = kinds
         self.num_calls = 0
         self._state: Callable[[OutputDelta], bool] = (
             self._at_start if form.only_at_start else self._in_text)
         self._held = ""
         self._raw = ""  # since the open marker: text again, should there be no call
         self._num_before = 0  # calls before this marker
-        self._object = CallObject()
+        self._object: CallObject | XmlCall = CallObject()
         self._value = JsonValue()
 
     def feed(self, text: str, delta: OutputDelta) -> None:
@@ -326,7 +330,9 @@ class _CallParser:
         if char.isspace() or char in "[],;":
             self._raw += char
             self._held = text[1:]
-        elif char == "{":
+        elif char == "<" and self._form.style == "xml":
+            self._object, self._state = XmlCall(self._kinds), self._in_object
+        elif char == "{" and self._form.style == "json":
             self._object, self._state = CallObject(), self._in_object
         elif self._form.name_then_arguments and (char.isalnum() or char in "_-."):
             self._state = self._in_name

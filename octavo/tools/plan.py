@@ -26,6 +26,7 @@ from octavo.tools.formats import (
     tool_format,
 )
 from octavo.tools.grammar import output_grammar
+from octavo.tools.parameters import kinds_by_tool
 from octavo.tools.parser import OutputParser
 
 
@@ -67,6 +68,7 @@ class AnswerPlan:
         self.given = tuple(tools)
         self.tools = () if choice.mode == "none" else tuple(tools)
         self.choice = choice
+        self._kinds = kinds_by_tool(self.tools) if formats.tools.style == "xml" else {}
 
     @property
     def is_plain(self) -> bool:
@@ -112,6 +114,7 @@ class AnswerPlan:
         return OutputParser(
             tool_format=self._formats.tools if self.tools else None,
             tool_names=[t.name for t in self.choice.among(self.tools)],
+            kinds=self._kinds,
             reasoning=self._formats.reasoning, prompt=prompt)
 
     def num_reasoning_tokens(self, tokenizer: Tokenizer, prompt: str, token_ids: Sequence[int]

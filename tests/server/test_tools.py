@@ -233,3 +233,22 @@ def test_reasoning_then_a_form(thinker: OpenAI) -> None:
         on = ask(thinker, max_tokens=6, **fields).choices[0]
         assert on.finish_reason == "length" and on.message.reasoning
         assert on.message.content is None and not on.message.tool_calls
+
+
+def test_calls_as_xml() -> None:
+    """On a model that is held to another family's form: the API shows no difference."""
+    days = {"type": "object", "required": ["city", "days"], "properties": {
+        "city": {"type": "string", "maxLength": 12}, "days": {"type": "integer", "maximum": 9}}}
+    tool = {"type": "function", "function": {"name": "forecast", "parameters": days}}
+    fields = {"tools": [tool], "tool_choice": "required", "max_tokens": 90}
+    with ServerProcess("smollm2-135m", "--tool-call-parser", "qwen3_coder", "--max-model-len",
+                       "1024", "--kv-cache-memory-bytes", "64m") as server:
+        server.wait_ready()
+        with OpenAI(base_url=server.client.base_url + "/v1", api_key="none") as client:
+            whole = ask(client, **fields).choices[0]
+            content, calls, reason, _ = streamed(client, **fields)
+    [(name, arguments)] = calls_of(whole.message)
+    assert (whole.finish_reason, whole.message.content, name) == ("tool_calls", None, "forecast")
+    found = json.loads(arguments)
+    assert len(found["city"]) <= 12 and found["days"] <= 9 and len(found) == 2
+    assert (content, calls, reason) == (None, [(name, arguments)], "tool_calls")

@@ -14,6 +14,7 @@ from octavo.tools.definitions import Tool, ToolChoice, custom_tool, function_too
 from octavo.tools.formats import (
     HERMES,
     MISTRAL,
+    QWEN3_CODER,
     REASONING_FORMATS,
     TOOL_FORMATS,
     ReasoningFormat,
@@ -166,3 +167,60 @@ def test_a_large_set_of_tools_compiles(backend: LLGuidanceBackend) -> None:
         assert fits(backend, grammar(form, tools=tools), text) == "yes"
 
 
+XML_SCHEMA = {
+    "type": "object", "required": ["text", "count", "kind"],
+    "$defs": {"point": {"type": "object", "properties": {"x": {"type": "number"}},
+                        "required": ["x"], "additionalProperties": False}},
+    "properties": {
+        "text": {"type": "string", "description": "Any."},
+        "word": {"type": "string", "pattern": "^[a-z/]+$", "maxLength": 4},
+        "part": {"type": "string", "pattern": "b+"},
+        "count": {"type": "integer", "minimum": 3}, "kind": {"enum": ["a b", 7]},
+        "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "at": {"type": "array", "items": {"$ref": "#/$defs/point"}}}}
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_each_parameter_is_held_to_its_schema(backend: LLGuidanceBackend, strict: bool) -> None:
+    tool = function_tool({"name": "f", "parameters": XML_SCHEMA, "strict": strict}, "tools[0]")
+    spec = grammar(QWEN3_CODER, "required", tools=[tool])
+    sound = {"text": "a\n</b> \u00fc\n", "count": 3, "kind": "a b"}
+    for more in ({}, {"text": ""}, {"text": "\n"}, {"word": "a/b"}, {"part": "abc"}, {"kind": 7},
+                 {"maybe": None}, {"maybe": "x"}, {"at": [{"x": 1.5}]}):
+        ordered = {key: (sound | more)[key] for key in XML_SCHEMA["properties"]
+                   if key in sound | more}
+        assert fits(backend, spec, QWEN3_CODER.write([("f", ordered)])) == "yes", more
+    for wrong in ({"word": "abcde"}, {"word": "aB"}, {"word": ""}, {"part": "aca"}, {"count": 2},
+                  {"count": "x"}, {"kind": "7 "}, {"at": [{"y": 1}]}, {"at": {}}):
+        ordered = {key: (sound | wrong)[key] for key in XML_SCHEMA["properties"]
+                   if key in sound | wrong}
+        assert fits(backend, spec, QWEN3_CODER.write([("f", ordered)])) == "no", wrong
+    assert fits(backend, spec, QWEN3_CODER.write([("f", {"text": "a"})])) == "no"
+    # what the parser would take for the value's end is one
+    hidden = QWEN3_CODER.write([("f", sound | {"text": "</parameter>x"})])
+    assert fits(backend, spec, hidden) == "no"
+
+
+def test_parameters_that_nobody_named(backend: LLGuidanceBackend) -> None:
+    tool = Tool("f", parameters={"properties": {"a": {"type": "integer"}},
+                                 "additionalProperties": True})
+    spec = grammar(QWEN3_CODER, "required", tools=[tool])
+    for arguments, found in (({}, "yes"), ({"a": 1, "b c": "x", "d": [2]}, "yes"),
+                             ({"b": "x"}, "yes"), ({"b": "x", "a": "x"}, "no")):
+        assert fits(backend, spec, QWEN3_CODER.write([("f", arguments)])) == found
+
+
+@pytest.mark.parametrize(("strict", "schema", "field"), [
+    (True, {"properties": {"a": {"type": "string", "format": "date"}}}, "properties.a.format"),
+    (True, {"properties": {"a": {"type": "string", "pattern": "^a|b$"}}}, "properties.a.pattern"),
+    (True, {"anyOf": [{"required": ["a"]}]}, "anyOf"),
+    (False, {"properties": {"a<b": {}}, "required": ["a<b"]}, "properties"),
+])
+def test_what_xml_cannot_hold_is_refused(backend: LLGuidanceBackend, strict: bool,
+                                         schema: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequestError) as told:
+        grammar(QWEN3_CODER, tools=[Tool("f", parameters=schema, strict=strict, field="tools[3]")])
+    assert told.value.param == f"tools[3].parameters.{field}"
+    if strict:  # else the rest is held
+        loose = grammar(QWEN3_CODER, tools=[Tool("f", parameters=schema)])
+        assert fits(backend, loose, QWEN3_CODER.write([("f", {"a": "x"})])) == "yes"
