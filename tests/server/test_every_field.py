@@ -61,6 +61,7 @@ SOUND: dict[str, Any] = {
     "output_format": {"type": "json_schema", "schema": {"type": "object"}},
     "audio": {"voice": "alloy", "format": "mp3"}, "personality": "friendly", "template": "x",
     "context_management": {"edits": []},
+    "timings": True, "timings_per_token": True,
     "truncate": True, "shift": True, "format": "json", "questions": [
         {"type": "predicate", "name": "kind", "instructions": "The letter is kind."}],
 }
