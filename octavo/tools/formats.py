@@ -11,6 +11,7 @@ import string
 from typing import Any, Literal
 
 from octavo.errors import ConfigError
+from octavo.tools.python_calls import write_python
 from octavo.tools.xml_calls import FUNCTION_OPEN, write_xml
 
 # A custom tool's call, in every family: raw text, which no JSON string could be constrained to.
@@ -28,8 +29,8 @@ class ToolFormat:
         text OPEN BEFORE call SEPARATOR call ... AFTER CLOSE
 
     Attributes:
-        open: what begins a call, or a list of them; "" where a JSON object at the very start of
-            the answer is the call. optional_open: may stand before such an object.
+        open: what begins a call, or a list of them; "" where a call stands at the very start of
+            the answer. optional_open: may stand before such an object.
         close: what ends one; "" where nothing does.
         repeats: a second call has its own `open`, behind `between`; else calls are joined by
             `between` under one `open`.
@@ -37,7 +38,7 @@ class ToolFormat:
         arguments_key: the key of the arguments, beside "name".
         name_then_arguments: not one object, but the name, this text, and the arguments.
         short_ids: nine letters and digits, which these templates insist on.
-        style: how a call itself is written: as JSON, or as xml_calls.py says.
+        style: how a call itself is written: as JSON, or as xml_calls.py or python_calls.py say.
     """
 
     name: str
@@ -51,7 +52,7 @@ class ToolFormat:
     arguments_key: str = "arguments"
     name_then_arguments: str = ""
     short_ids: bool = False
-    style: Literal["json", "xml"] = "json"
+    style: Literal["json", "xml", "python"] = "json"
 
     @property
     def only_at_start(self) -> bool:
@@ -84,6 +85,8 @@ class ToolFormat:
             return f"{CUSTOM_OPEN}{name}{CUSTOM_NAME_END}{arguments}{CUSTOM_CLOSE}"
         if self.style == "xml":
             return write_xml(name, arguments)
+        if self.style == "python":
+            return write_python(name, arguments)
         written = json.dumps(arguments, ensure_ascii=False)
         if self.name_then_arguments:
             return f"{name}{self.name_then_arguments}{written}"
@@ -99,13 +102,16 @@ MISTRAL_ARGS = ToolFormat("mistral_args", open="[TOOL_CALLS]", between="",
                           name_then_arguments="[ARGS]", short_ids=True)
 QWEN3_CODER = ToolFormat("qwen3_coder", open="<tool_call>", before="\n", after="\n",
                          close="</tool_call>", style="xml")
+PYTHONIC = ToolFormat("pythonic", optional_open="<|python_start|>", before="[", after="]",
+                      between=", ", repeats=False, style="python")
 JSON = ToolFormat("json", between="\n", repeats=False)
 
 TOOL_FORMATS = {f.name: f for f in (HERMES, LLAMA3_JSON, MISTRAL, MISTRAL_ARGS,
-                                     QWEN3_CODER, JSON)}
+                                     QWEN3_CODER, PYTHONIC, JSON)}
 # names that other servers give to the same formats
 _TOOL_ALIASES = {"qwen": "hermes", "qwen25": "hermes", "qwen3": "hermes", "llama3": "llama3_json",
-                 "llama4_json": "llama3_json", "qwen3_xml": "qwen3_coder"}
+                 "llama4_json": "llama3_json", "qwen3_xml": "qwen3_coder",
+                 "llama4_pythonic": "pythonic"}
 TOOL_PARSER_NAMES = ("auto", *TOOL_FORMATS, *_TOOL_ALIASES)
 
 
@@ -162,6 +168,8 @@ def tool_format(name: str, template: str, *, takes_tools: bool) -> ToolFormat:
         return QWEN3_CODER
     if "<tool_call>" in template:
         return HERMES
+    if "[func_name1(" in template:  # how templates of Llama explain it
+        return PYTHONIC
     if "<|python_tag|>" in template or "ipython" in template:
         return LLAMA3_JSON
     return JSON

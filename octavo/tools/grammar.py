@@ -21,6 +21,7 @@ from octavo.tools.formats import (
     ReasoningFormat,
     ToolFormat,
 )
+from octavo.tools.python_grammar import BEGINS_A_CALL, PythonRules
 from octavo.tools.xml_grammar import XmlRules
 
 # Calls in one answer: a model that repeats itself must end some time.
@@ -97,6 +98,7 @@ class _Writer:
         self._control_token = control_token
         self._rules: list[str] = []
         self._xml = XmlRules(self._rule, _json_value)
+        self._python = PythonRules(self._rule, _json_value)
 
     def text(self, start: str) -> str:
         """The grammar."""
@@ -147,6 +149,8 @@ class _Writer:
             return "answer"
         if form.only_at_start:
             begin = rf'[ \t\r\n]*(\[[ \t\r\n]*)?\{{[ \t\r\n]*"name"|[ \t\r\n]*{CUSTOM_OPEN}'
+            if form.style == "python":
+                begin = rf"{BEGINS_A_CALL}|[ \t\r\n]*\[?{CUSTOM_OPEN}"
             self._rule("TEXT", rf"/(?s:.*)/ & ~/(?s:({_slashed(begin)}).*)/")
             self._rule("answer", f"TEXT | {calls}")
             return "answer"
@@ -175,20 +179,29 @@ class _Writer:
                 self._rule("further", f"{between} {self._marker(form.open)} call")
                 calls = f"call further{more}"
         else:
-            calls = f"{before} body {after} {close}"
+            first = f"{before} body"
+            if form.style == "python":
+                first = f"({' | '.join(f'{body}_first' for body in bodies)})"
+            calls = f"{first} {after} {close}"
             if choice.parallel:
                 self._rule("further", f"{between} body")
-                calls = f"{before} body further{more} {after} {close}"
+                calls = f"{first} further{more} {after} {close}"
         self._rule("calls", calls)
 
     def _body(self, form: ToolFormat, index: int, tool: Tool) -> str:
         name = f"call_{index}"
         if tool.is_custom:
             head = f"{CUSTOM_OPEN}{tool.name}{CUSTOM_NAME_END}"
-            self._rule(name, f"{_quoted(head)} {self._input(index, tool)}")
+            text = self._input(index, tool)
+            self._rule(name, f"{_quoted(head)} {text}")
+            if form.style == "python":
+                self._rule(f"{name}_first", f"{_quoted(form.before + head)} {text}")
             return name
         if form.style == "xml":
             self._xml.call(name, tool)
+            return name
+        if form.style == "python":
+            self._python.call(name, tool, form.before)
             return name
         schema = _json(arguments_schema(tool))
         if form.name_then_arguments:

@@ -17,6 +17,7 @@ from octavo.tools.formats import (
     ToolFormat,
 )
 from octavo.tools.parameters import Kinds
+from octavo.tools.python_calls import PythonCall
 from octavo.tools.scan import CallObject, JsonValue
 from octavo.tools.xml_calls import XmlCall
 
@@ -242,7 +243,7 @@ class _CallParser:
         self._held = ""
         self._raw = ""  # since the open marker: text again, should there be no call
         self._num_before = 0  # calls before this marker
-        self._object: CallObject | XmlCall = CallObject()
+        self._object: CallObject | XmlCall | PythonCall = CallObject()
         self._value = JsonValue()
 
     def feed(self, text: str, delta: OutputDelta) -> None:
@@ -332,6 +333,8 @@ class _CallParser:
             self._held = text[1:]
         elif char == "<" and self._form.style == "xml":
             self._object, self._state = XmlCall(self._kinds), self._in_object
+        elif self._form.style == "python" and (char.isalpha() or char == "_"):
+            self._object, self._state = PythonCall(), self._in_object
         elif char == "{" and self._form.style == "json":
             self._object, self._state = CallObject(), self._in_object
         elif self._form.name_then_arguments and (char.isalnum() or char in "_-."):

@@ -5,7 +5,7 @@ from pathlib import Path
 from octavo import LLM, SamplingParams
 from octavo.engine.outputs import RequestOutput
 from octavo.tools.definitions import ToolChoice, function_tool
-from octavo.tools.formats import HERMES, LLAMA3_JSON, QWEN3_CODER, REASONING_FORMATS
+from octavo.tools.formats import HERMES, LLAMA3_JSON, PYTHONIC, QWEN3_CODER, REASONING_FORMATS
 from octavo.tools.grammar import output_grammar
 
 TOOLS = [
@@ -22,7 +22,8 @@ def params(index: int) -> SamplingParams:
     if index % 5 != 4:
         choice = ToolChoice("auto" if index % 5 == 0 else "required", parallel=index % 5 == 1)
         grammar = output_grammar(
-            form={3: LLAMA3_JSON, 8: QWEN3_CODER}.get(index, HERMES), tools=TOOLS, choice=choice,
+            form={3: LLAMA3_JSON, 6: PYTHONIC, 8: QWEN3_CODER}.get(index, HERMES),
+            tools=TOOLS, choice=choice,
             reasoning=REASONING_FORMATS["think"] if index % 5 == 2 else None, prompt="",
             wanted=None, control_token={}.get)
     return SamplingParams(
@@ -42,7 +43,7 @@ def test_alone_and_in_a_crowd(model_path: Path) -> None:
     alone = LLM(str(model_path), enable_prefix_caching=False, num_blocks=256)
     expected = [snapshot(alone.generate([p], [a], use_tqdm=False)[0])
                 for p, a in zip(prompts, asked)]
-    for index, begin in ((1, '<tool_call>\n{"name": "'), (3, '{"name": "'),
+    for index, begin in ((1, '<tool_call>\n{"name": "'), (3, '{"name": "'), (6, "["),
                          (8, "<tool_call>\n<function=")):
         assert str(expected[index][0][0]).startswith(begin)
     crowd = LLM(str(model_path), num_blocks=256, max_num_batched_tokens=64)

@@ -14,6 +14,7 @@ from octavo.tools.definitions import Tool, ToolChoice, custom_tool, function_too
 from octavo.tools.formats import (
     HERMES,
     MISTRAL,
+    PYTHONIC,
     QWEN3_CODER,
     REASONING_FORMATS,
     TOOL_FORMATS,
@@ -224,3 +225,24 @@ def test_what_xml_cannot_hold_is_refused(backend: LLGuidanceBackend, strict: boo
     if strict:  # else the rest is held
         loose = grammar(QWEN3_CODER, tools=[Tool("f", parameters=schema)])
         assert fits(backend, loose, QWEN3_CODER.write([("f", {"a": "x"})])) == "yes"
+
+
+def test_python_words_and_their_order(backend: LLGuidanceBackend) -> None:
+    tool = Tool("f", strict=True, parameters={
+        "required": ["b"], "$defs": {"flag": {"type": "boolean"}}, "properties": {
+            "a": {"type": ["integer", "null"]}, "b": {"type": "boolean"},
+            "c": {"anyOf": [{"type": "string", "maxLength": 2}, {"type": "null"}]},
+            "d": {"type": "array", "items": {"type": "boolean"}}, "e": {"enum": ["x", None, 3]},
+            "g": {"type": "object", "properties": {"on": {"$ref": "#/$defs/flag"}}}}})
+    spec = grammar(PYTHONIC, tools=[tool])
+    for sound in ("b=True", "a=5, b=False", "a=None, b=True, c=None", 'b=True, c="ab"',
+                  "b=True, d=[]", "b=True, d=[True, False]", "b=True, e=None", 'b=True, e="x"',
+                  'b=True, g={"on": true}'):
+        assert fits(backend, spec, f"[f({sound})]") == "yes", sound
+    for wrong in ("", "a=5", "b=true", "b=True, a=5", "b=True,", ", b=True", 'b=True, c="abc"',
+                  "b=True, d=[None]", "b=True, e=x", "b=True, z=1", "b=1"):
+        assert fits(backend, spec, f"[f({wrong})]") == "no", wrong
+    for wrong_tool in (Tool("f", parameters={"properties": {"a b": {}}, "required": ["a b"]}),
+                       Tool("f", parameters={"anyOf": [{}, {"minProperties": 1}]}, strict=True)):
+        with pytest.raises(InvalidRequestError, match="where calls are Python"):
+            grammar(PYTHONIC, tools=[wrong_tool])

@@ -16,6 +16,7 @@ from octavo.tools.formats import (
     LLAMA3_JSON,
     MISTRAL,
     MISTRAL_ARGS,
+    PYTHONIC,
     QWEN3_CODER,
     REASONING_FORMATS,
     TOOL_FORMATS,
@@ -137,6 +138,21 @@ GOLDEN = {
     "xml-cut-in-name": Golden(
         QWEN3_CODER, "<tool_call>\n<function=get", "<tool_call>\n<function=get"),
     "xml-no-call": Golden(QWEN3_CODER, "a <tool_call>\n<fun> {}", "a <tool_call>\n<fun> {}"),
+    "python": Golden(
+        PYTHONIC, '[get_weather(city="Os)\\"lo, ]", days=[1, None, {"a": True}]), clock_now()]',
+        calls=[("get_weather", '{"city": "Os)\\"lo, ]", "days": [1, null, {"a": true}]}'), CLOCK]),
+    "python-quotes": Golden(
+        PYTHONIC, "\n<|python_start|>[get_weather( city = 'it\\'s \"x\"' , days=True, a=oslo, "
+        "b=(1,))]",
+        calls=[("get_weather", '{"city": "it\'s \\"x\\"", "days": true, "a": "oslo", "b": [1]}')]),
+    "python-json-words": Golden(
+        PYTHONIC, '[code(a={"b": [true, null]}, c=NaN)]',
+        calls=[("code", '{"a": {"b": [true, null]}, "c": "NaN"}')]),
+    "python-cut": Golden(PYTHONIC, '[get_weather(days=1, city="Os',
+                         calls=[("get_weather", '{"days": 1, "city": ')]),
+    "python-unknown-name": Golden(PYTHONIC, "[print(1)]", "[print(1)]"),
+    "python-list": Golden(PYTHONIC, "[1, 2]", "[1, 2]"),
+    "python-text": Golden(PYTHONIC, "It is [clock_now()]", "It is [clock_now()]"),
     "json": Golden(
         JSON, '{"name": "get_weather", "arguments": {"city": "Oslo"}}', calls=[WEATHER]),
     "json-list": Golden(
@@ -205,7 +221,7 @@ MARKUP = st.lists(st.sampled_from([
     '"arguments": ', "{}", "}", "{", "[", "]", ", ", "; ", "\n", "a", '"', "\\", "[TOOL_CALLS]",
     "[ARGS]", "clock_now", '<custom name="', '">', "</custom>", "<|python_tag|>",
     "<function=get_weather>", "</function>", "<parameter=city>", "<parameter=days>",
-    "</parameter>", " "]), max_size=14).map("".join)
+    "</parameter>", "get_weather", "(", ")", "city=", "'", " "]), max_size=14).map("".join)
 
 
 @settings(max_examples=250, deadline=None)
@@ -220,14 +236,16 @@ def test_any_markup_in_any_pieces(form: str, thinks: ReasoningFormat | None, tex
     assert parse(golden, cut(text, places)) == parse(golden, [text])
 
 
-ARGUMENTS = st.dictionaries(st.text(max_size=5), st.recursive(
+# as keys of Python have to be; values are free
+KEYS = st.text("abc_-$.\u00fc", min_size=1, max_size=5)
+ARGUMENTS = st.dictionaries(KEYS, st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner,
                                                                 max_size=3)), max_size=3)
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.sampled_from([name for name, form in TOOL_FORMATS.items() if form.style == "json"]),
+@given(st.sampled_from([name for name, form in TOOL_FORMATS.items() if form.style != "xml"]),
        st.lists(ARGUMENTS, min_size=1, max_size=3), st.sets(st.integers(0, 400), max_size=12))
 def test_what_is_written_is_read(form: str, arguments: list[dict[str, object]],
                                  places: set[int]) -> None:
@@ -237,7 +255,7 @@ def test_what_is_written_is_read(form: str, arguments: list[dict[str, object]],
 
 
 XML_ARGUMENTS = st.dictionaries(
-    st.text("abc_-$ .\u00fc", min_size=1, max_size=5), st.recursive(
+    KEYS, st.recursive(
         st.none() | st.booleans() | st.integers() | st.text("a\n<\"/\\ \u00fc5", max_size=8),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner,
                                                                     max_size=3)), max_size=3)

@@ -40,6 +40,7 @@ def formats(source: str, **parsers: str) -> ModelFormats:
     ("[TOOL_CALLS] [ARGS]", True, "mistral_args"), ("<|python_tag|>", True, "llama3_json"),
     ("ipython", True, "llama3_json"), ("<|tool_call|>", True, "json"),
     ("<tool_call>\n<function=", True, "qwen3_coder"),
+    ("[func_name1(a=1)] ipython", True, "pythonic"),
 ])
 def test_families(template: str, takes_tools: bool, name: str) -> None:
     assert tool_format("auto", template, takes_tools=takes_tools).name == name
