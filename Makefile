@@ -8,6 +8,12 @@ ARGS ?=
 
 .PHONY: serve test test-full check docs install clean
 
+# Before a quiet command that takes long: a line of elapsed seconds shows that it lives. The command
+# itself stays in the foreground, so its exit status and Ctrl-C are its own.
+TICK ?= 10
+WATCHED = (while sleep $(TICK) >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do \
+  echo "  $$SECONDS s"; done) & trap "kill $$!" EXIT;
+
 # The package is installed again only when its build inputs changed: the second start is quick.
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(shell find csrc -type f 2>/dev/null)
 
@@ -19,14 +25,14 @@ $(VENV)/.created:
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.created $(BUILD_INPUTS)
-	@echo "installing octavo (builds the native module, under a minute)"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e .
+	@echo "installing octavo: compiles the native module, a minute on two idle cores"
+	@$(WATCHED) $(BIN)/python -m pip install -qq --disable-pip-version-check -e .
 	@$(BIN)/python -m octavo.cli.main collect-env --native-only
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	@echo "installing what the tests need"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[test]'
+	@$(WATCHED) $(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[test]'
 	@touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed
