@@ -1,7 +1,6 @@
 """`octavo reproduce NAME`: a headline claim of the literature, measured on this machine."""
 
 import argparse
-import dataclasses
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
                       trace=args.trace, data=args.data, url=args.url, seed=args.seed)
     if args.name == _REPORT:
         return _report(args, options)
-    claim = claim_named(args.name)
+    claim = claim_named(args.name, others=(_REPORT,))
     check_writable(folder=args.out, json_file=args.json)
     finding = run_claim(claim, options)
     print_finding(finding)
@@ -88,13 +87,12 @@ def _report(args: argparse.Namespace, options: "Options") -> int:
         if getattr(args, name) is not None and not any(name in c.takes for c in CLAIMS.values()):
             raise ConfigError(f"{name}: no claim has a use for it", param=name)
     check_writable(folder=args.out, json_file=None)
+    for claim in CLAIMS.values():  # all of them before minutes are spent on the first
+        claim.check(claim.taken(options))
     findings, failures = [], []
     for claim in CLAIMS.values():
         try:
-            finding = run_claim(claim, dataclasses.replace(
-                options, trace=options.trace if "trace" in claim.takes else None,
-                data=options.data if "data" in claim.takes else None,
-                url=options.url if "url" in claim.takes else None))
+            finding = run_claim(claim, claim.taken(options))
         except OctavoError as error:
             failures.append((claim.name, str(error)))
             print(f"{claim.name}: not measured: {error}", file=sys.stderr)

@@ -72,23 +72,38 @@ class NoProgress:
         """Nothing: Ctrl-C is raised wherever it comes."""
 
 
+def _nothing(options: Options) -> None:
+    """No input to look at."""
+
+
 @dataclasses.dataclass(slots=True, frozen=True)
 class Claim:
     """name: of the command. title: a line for the list. run: measures it; raises OctavoError.
-    takes: which of the options trace, data and url it has a use for."""
+    takes: which of the options trace, data and url it has a use for. check_input: raises
+    ConfigError for one that cannot be used (no such file, no server there), in moments."""
 
     name: str
     title: str
     run: Callable[[Options, Progress], Finding]
     takes: tuple[str, ...] = ()
+    check_input: Callable[[Options], None] = _nothing
+
+    def taken(self, options: Options) -> Options:
+        """The options without those that it has no use for."""
+        return dataclasses.replace(
+            options, trace=options.trace if "trace" in self.takes else None,
+            data=options.data if "data" in self.takes else None,
+            url=options.url if "url" in self.takes else None)
 
     def check(self, options: Options) -> None:
-        """Raises ConfigError for an option that would be ignored."""
+        """Raises ConfigError for an option that would be ignored, or an input that cannot be
+        used: before anything is measured."""
         for name in _SPECIAL_OPTIONS:
             value = getattr(options, name)
             if value is not None and name not in self.takes:
                 raise ConfigError(f"{name} is {str(value)!r}: the claim {self.name} has no use for "
                                   "it, leave it out", param=name)
+        self.check_input(options)
 
 
 @dataclasses.dataclass(slots=True, frozen=True)

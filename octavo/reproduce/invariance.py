@@ -113,6 +113,13 @@ def run(options: Options, progress: Progress) -> Finding:
     return measure(options, QUICK if options.quick else FULL, progress)
 
 
+def _check_url(options: Options) -> None:
+    if options.url is not None:
+        from octavo.reproduce.invariance_server import check_server
+
+        check_server(options.url)
+
+
 def measure(options: Options, sizes: Sizes, progress: Progress) -> Finding:
     """run() of the engine here, with sizes of the caller's."""
     rows: list[Row] = []
@@ -239,4 +246,5 @@ def _num_different(row: Row, base: Row) -> int:
 
 
 CLAIM = Claim("invariance", "the same bits alone, in batches, chunks, caches, after preemption "
-              "(--url: asked of any server)", run, takes=("url",))
+              "(--url: asked of any server)", run, takes=("url",),
+              check_input=_check_url)

@@ -5,8 +5,8 @@ different company, at temperature 0. Any OpenAI-compatible one; knows none in pa
 import asyncio
 import dataclasses
 import hashlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,8 +17,10 @@ from octavo.reproduce.claim import Options, Progress
 from octavo.reproduce.finding import Figure, Finding, Table
 from octavo.reproduce.invariance import CLAIMED, SOURCE
 
+_T = TypeVar("_T")
 _SHOWN_HASH = 16
 _SHARED_WORDS = 150
+_CHECK_S = 10.0  # a server that is there lists its models in milliseconds
 
 
 @dataclasses.dataclass(slots=True, frozen=True)
@@ -51,24 +53,47 @@ class Row:
 
 def measure_server(url: str, options: Options, progress: Progress) -> Finding:
     """url: with or without /v1. Raises ConfigError where the server cannot be asked."""
-    url = url.rstrip("/").removesuffix("/v1")
-    try:
-        model, rows = asyncio.run(_ask_all(url, options, progress))
-    except (OSError, HttpError, TimeoutError) as error:
-        raise ConfigError(f"url is {url!r}: {error}; is a server running there?",
-                          param="url") from None
+    url = _base(url)
+    model, rows = _run(url, _ask_all(url, options, progress))
     return _finding(url, model, rows)
+
+
+def check_server(url: str) -> None:
+    """Raises ConfigError where no server with a model answers in a few seconds."""
+    url = _base(url)
+
+    async def ask() -> None:
+        async with asyncio.timeout(_CHECK_S), HttpClient(url) as client:
+            await _model_of(client, url)
+
+    _run(url, ask())
+
+
+def _base(url: str) -> str:
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def _run(url: str, asking: Coroutine[Any, Any, _T]) -> _T:
+    try:
+        return asyncio.run(asking)
+    except (OSError, HttpError, TimeoutError) as error:
+        why = str(error) or "no answer in time"
+        raise ConfigError(f"url is {url!r}: {why}; is a server running there?",
+                          param="url") from None
+
+
+async def _model_of(client: HttpClient, url: str) -> str:
+    names = await _get(client, "/v1/models")
+    try:
+        return str(names["data"][0]["id"])
+    except (KeyError, IndexError, TypeError):
+        raise ConfigError(f"url is {url!r}: its /v1/models names no model", param="url") from None
 
 
 async def _ask_all(url: str, options: Options, progress: Progress) -> tuple[str, list[Row]]:
     count, max_tokens = (6, 16) if options.quick else (24, 48)
     async with HttpClient(url) as client:
-        names = await _get(client, "/v1/models")
-        try:
-            model = names["data"][0]["id"]
-        except (KeyError, IndexError, TypeError):
-            raise ConfigError(f"url is {url!r}: its /v1/models names no model",
-                              param="url") from None
+        model = await _model_of(client, url)
         asker = _Asker(client, model, max_tokens, progress)
         prompts = _prompts(count, options.seed)
         rows = []

@@ -50,6 +50,11 @@ def production_lengths(options: Options, count: int) -> tuple[list[Lengths], str
             BUILT_IN_SOURCE)
 
 
+def check_trace(options: Options) -> None:
+    """Raises ConfigError for a trace that cannot be read."""
+    production_lengths(options, 1)
+
+
 def cut(lengths: Sequence[Lengths], *, prompt: int, output: int) -> list[Lengths]:
     """Every length at most that."""
     return [Lengths(min(one.prompt, prompt), min(one.output, output)) for one in lengths]

@@ -22,6 +22,7 @@ from octavo.reproduce.driver import Arrival, CoreDriver, StaticBatch, StepRecord
 from octavo.reproduce.finding import Cell, Figure, Finding, Table, number
 from octavo.reproduce.lengths import (
     Lengths,
+    check_trace,
     cut,
     production_lengths,
     random_prompts,
@@ -379,4 +380,4 @@ def _explanation(first: LoadResult, full: LoadResult, costs: list[tuple[int, flo
 
 
 CLAIM = Claim("orca", "iteration-level scheduling against static batches (Orca)", run,
-              takes=("trace",))
+              takes=("trace",), check_input=check_trace)

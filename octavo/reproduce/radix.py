@@ -322,5 +322,10 @@ def _facts(found: dict[str, list[ChatRun]], sizes: Sizes, source: str) -> dict[s
     return facts
 
 
+def _check_data(options: Options) -> None:
+    if options.data is not None:
+        read_questions(options.data)
+
+
 CLAIM = Claim("radix", "a radix tree of KV blocks against no and exact-match prefix caches", run,
-              takes=("data",))
+              takes=("data",), check_input=_check_data)

@@ -49,5 +49,15 @@ def test_the_command_goes_on_behind_a_failure(tmp_path: Path, monkeypatch: pytes
     assert "not measured: it cannot be" in text and "id='good'" in text
     assert json.loads((tmp_path / "good.json").read_text())["is_reached"]
     assert "bad: not measured: it cannot be" in capsys.readouterr().err
+
+    def refuses(options: Options) -> None:
+        raise ConfigError(f"url is {options.url!r}: nobody is there", param="url")
+
+    claims.CLAIMS["last"] = Claim("last", "", fails, takes=("url",), check_input=refuses)
+    (tmp_path / "good.json").unlink()
+    assert main([*arguments, "--url", "http://x"]) == 1
+    printed = capsys.readouterr()  # nothing is measured before
+    assert "--url is 'http://x': nobody is there" in printed.err and printed.out == ""
+    assert not (tmp_path / "good.json").exists()
     assert main([*arguments, "--trace", "x.csv"]) == 1
     assert "no claim has a use for it" in capsys.readouterr().err
