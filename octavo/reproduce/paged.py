@@ -6,6 +6,7 @@ The same requests, the same kernels, the same KV memory; only who gets which blo
 
 import dataclasses
 import functools
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -26,7 +27,7 @@ from octavo.reproduce.claim import (
 )
 from octavo.reproduce.engine_arm import EngineArm, StepSample, greedy_request, same_outputs
 from octavo.reproduce.finding import Cell, Figure, Finding, Table
-from octavo.reproduce.lengths import cut, production_lengths, random_prompts
+from octavo.reproduce.lengths import check_trace, cut, production_lengths, random_prompts
 from octavo.reproduce.reservation import (
     ReservingKVCacheManager,
     reserve_max,
@@ -42,6 +43,9 @@ _PAGED = "paged, block 16"
 _BLOCK = 16
 _MAX_NUM_SEQS = 128  # memory alone bounds how many run at once
 _SIMULATED_BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+# Steps of counts this near (a share of the count) tell one rate: over so little the rate bends by
+# less than a disturbed moment moves it.
+_NEIGHBOURS = 0.25
 _KINDS = ["tokens", "tokens and unused slots", "reserved, still empty"]
 
 
@@ -104,16 +108,20 @@ def num_computed_again(arm: EngineArm) -> int:
 
 
 def decode_rates(samples: Sequence[StepSample]) -> dict[int, float]:
-    """Tokens a second of steps that only decode, by the number of their requests: medians of at
-    least five."""
+    """Tokens a second of steps that only decode, by the number of their requests: each the median
+    of at least five steps of that and of neighbouring counts, since the steps of one count may all
+    lie in one slow moment."""
     by_count: dict[int, list[float]] = {}
     # Samples are taken behind a step, when what ended in it is gone and its tokens are not: such a
     # step is left out, and so is one with a prompt.
     for sample in samples:
         if 0 < sample.num_tokens == sample.num_running:
-            by_count.setdefault(sample.num_running, []).append(sample.seconds)
-    return {n: n / statistics.median(found) for n, found in sorted(by_count.items())
-            if len(found) >= 5}
+            by_count.setdefault(sample.num_running, []).append(
+                sample.num_running / sample.seconds)
+    pools = {n: [rate for m, rates in by_count.items() if abs(m - n) <= _NEIGHBOURS * n
+                 for rate in rates]
+             for n in sorted(by_count)}
+    return {n: statistics.median(pool) for n, pool in pools.items() if len(pool) >= 5}
 
 
 def nearest(rates: dict[int, float], count: float) -> tuple[int, float]:
@@ -325,7 +333,8 @@ def _arm_table(run: Measured) -> Table:
 
 def _decode_table(run: Measured) -> Table:
     shown = [n for n in run.decode if n in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)]
-    return Table("Decode steps, median of all arms", ["requests in the step", "ms", "tok/s"],
+    return Table("Decode steps of all arms, medians over neighbouring counts",
+                 ["requests in the step", "ms", "tok/s"],
                  [[str(n), 1e3 * n / run.decode[n], run.decode[n]] for n in shown])
 
 
@@ -383,10 +392,7 @@ def _explanation(run: Measured) -> str:
         f"A paged request wastes half a block on average, here {100 - paged.percent:.1f} % of what "
         "is allocated; a reservation for the longest sequence wastes what a request does not "
         f"become. So {paged.running:.1f} requests run at once instead of {contiguous.running:.1f}. "
-        f"Throughput follows less far: steps that only decode give {few_rate:,.0f} tok/s with "
-        f"{few} requests and {many_rate:,.0f} with {many} ({many_rate / few_rate:.2f}x), because "
-        "this processor soon spends more on each request's arithmetic than on reading the weights, "
-        "which all requests share; a GPU gets there at hundreds of requests. Steps with prompt "
+        f"{_decode_sentence((few, few_rate), (many, many_rate))} Steps with prompt "
         f"tokens take {prompts_s[_PAGED]:.1f} of {clock_s[_PAGED]:.1f} s (paged) and "
         f"{prompts_s[_MAX]:.1f} of {clock_s[_MAX]:.1f} s (contiguous): more requests at once make "
         "a prompt no shorter, and who is admitted without a reservation may lose its blocks: "
@@ -395,6 +401,24 @@ def _explanation(run: Measured) -> str:
         "requests are longer (ShareGPT: 499 tokens in the mean), so its reservations are used "
         "better."
     )
+
+
+def _decode_sentence(few: tuple[int, float], many: tuple[int, float]) -> str:
+    """What a step of more requests gains: a cause only where the figures show the effect. Each:
+    requests, tok/s."""
+    gain, more = many[1] / few[1], many[0] / few[0]
+    if math.isnan(gain) or more <= 1:
+        return "Too few steps only decode to say what more requests in a step gain."
+    rates = (f"teps that only decode give {few[1]:,.0f} tok/s with {few[0]} requests and "
+             f"{many[1]:,.0f} with {many[0]} ({gain:.2f}x)")
+    if gain <= 1:
+        return (f"S{rates}: this run was disturbed, since more requests in a step cost no "
+                "throughput.")
+    if gain >= more:
+        return f"S{rates}."
+    return (f"Throughput follows less far: s{rates}, because this processor soon spends more on "
+            "each request's arithmetic than on reading the weights, which all requests share; a "
+            "GPU gets there at hundreds of requests.")
 
 
 def _facts(sizes: Sizes, arms: list[EngineArm], source: str) -> dict[str, Cell]:
@@ -412,4 +436,4 @@ def _facts(sizes: Sizes, arms: list[EngineArm], source: str) -> dict[str, Cell]:
 
 
 CLAIM = Claim("paged", "paged KV blocks against contiguous reservations, at equal memory", run,
-              takes=("trace",))
+              takes=("trace",), check_input=check_trace)

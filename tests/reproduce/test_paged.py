@@ -10,7 +10,15 @@ from octavo.kvcache.manager import KVCacheManager
 from octavo.reproduce.claim import NoProgress, Options
 from octavo.reproduce.engine_arm import StepSample, greedy_request
 from octavo.reproduce.finding import Finding
-from octavo.reproduce.paged import QUICK, block_map, decode_rates, nearest, run, use_of
+from octavo.reproduce.paged import (
+    QUICK,
+    _decode_sentence,
+    block_map,
+    decode_rates,
+    nearest,
+    run,
+    use_of,
+)
 from octavo.reproduce.reservation import ReservingKVCacheManager, reserve_max
 from tests.reproduce.simulated import section, simulated_arm
 
@@ -38,6 +46,24 @@ def test_rates_of_decode_steps_by_their_requests() -> None:
     assert rates == {1: 2.0, 2: 2.0, 4: 2.0}
     assert nearest(rates, 2.9) == (2, 2.0) and nearest(rates, 99) == (4, 2.0)
     assert math.isnan(nearest({}, 2)[1])
+
+
+def test_a_disturbed_moment_is_outvoted_by_neighbouring_counts() -> None:
+    samples = [_sample(0.01, tokens=2, running=2) for _ in range(20)]
+    samples += [_sample(0.02, tokens=n, running=n) for n in (12, 13, 15, 16) for _ in range(5)]
+    samples += [_sample(0.2, tokens=14, running=14)] * 5
+    assert decode_rates(samples)[14] == pytest.approx(650)  # and not 70
+
+
+def test_a_cause_is_named_only_where_its_effect_shows() -> None:
+    shown = _decode_sentence((2, 587.0), (14, 1314.0))
+    assert "(2.24x), because" in shown and "disturbed" not in shown
+    noise = _decode_sentence((2, 382.0), (14, 312.0))
+    assert "(0.82x): this run was disturbed" in noise and "because" not in noise
+    linear = _decode_sentence((2, 100.0), (4, 210.0))
+    assert "because" not in linear and "disturbed" not in linear
+    assert _decode_sentence((2, math.nan), (4, 2.0)).startswith("Too few steps")
+    assert _decode_sentence((4, 2.0), (4, 2.0)).startswith("Too few steps")
 
 
 @pytest.mark.parametrize("reserving", [False, True])
