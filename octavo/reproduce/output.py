@@ -34,8 +34,9 @@ _SHOWN_FACTS = ("model", "backend", "threads", "KV", "sizes", "lengths", "second
 
 
 def run_claim(claim: Claim, options: Options) -> Finding:
-    """Measures, with a progress bar where stderr is a terminal. Ctrl-C ends it between two steps
-    with KeyboardInterrupt. Raises OctavoError. The finding's facts tell the circumstances, too."""
+    """Measures, with a progress bar where stderr is a terminal, else a line for each stage. Ctrl-C
+    ends it between two steps with KeyboardInterrupt. Raises OctavoError. The finding's facts tell
+    the circumstances, too."""
     claim.check(options)
     started, load = time.monotonic(), load_average()
     with interrupts_between_steps() as check, _progress(claim.name, check) as progress:
@@ -73,23 +74,32 @@ def print_finding(finding: Finding) -> None:
 
 
 def check_writable(*, folder: Path | None, json_file: Path | None) -> None:
-    """Raises ConfigError, before minutes are spent, where write_finding could not write."""
-    for name, parent in (("out", folder), ("json", json_file and json_file.parent)):
-        if parent is None:
-            continue
-        try:
-            parent.mkdir(parents=True, exist_ok=True)
-            problem = None if os.access(parent, os.W_OK) else "is not writable"
-        except OSError as error:
-            problem = error.strerror or str(error)
-        if problem is not None:
-            raise ConfigError(f"{name} is {str(parent)!r}: {problem}; give another place",
-                              param=name)
+    """Raises ConfigError, before minutes are spent, where write_finding could not write. Makes
+    nothing: a run that is broken off leaves no empty folder."""
+    if folder is not None:
+        existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+        _refuse("out", folder, _problem_of(existing))
+    if json_file is not None:
+        parent = json_file.parent
+        _refuse("json", json_file, "is a folder" if json_file.is_dir()
+                else _problem_of(parent) if parent.exists()
+                else f"there is no folder {str(parent)!r}")
+
+
+def _problem_of(folder: Path) -> str | None:
+    if not folder.is_dir():
+        return f"{str(folder)!r} is no folder"
+    return None if os.access(folder, os.W_OK | os.X_OK) else f"{str(folder)!r} is not writable"
+
+
+def _refuse(name: str, path: Path, problem: str | None) -> None:
+    if problem is not None:
+        raise ConfigError(f"{name} is {str(path)!r}: {problem}; give another place", param=name)
 
 
 def write_finding(finding: Finding, *, folder: Path | None, json_file: Path | None) -> list[Path]:
-    """NAME.json and NAME.svg in the folder, and the JSON into json_file; returns what was
-    written. Raises ConfigError."""
+    """NAME.json and NAME.svg in the folder, which is made where it is missing, and the JSON into
+    json_file; returns what was written. Raises ConfigError."""
     text = json.dumps(finding.to_json(), indent=1, allow_nan=False) + "\n"
     contents: dict[Path, str] = {}
     if folder is not None:
@@ -99,7 +109,8 @@ def write_finding(finding: Finding, *, folder: Path | None, json_file: Path | No
         contents[json_file] = text
     for path, content in contents.items():
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.parent == folder:
+                folder.mkdir(parents=True, exist_ok=True)
             path.write_text(content, encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{path}: cannot be written: {error.strerror or error}",
@@ -135,13 +146,24 @@ def _rich_table(table: Table, text_columns: tuple[int, ...] = (0,)) -> RichTable
 
 
 class _Watched(NoProgress):
-    """Without a terminal: Ctrl-C alone."""
+    """Ctrl-C alone."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
 
     def check(self) -> None:
         self._check()
+
+
+class _Lines(_Watched):
+    """A line on standard error for each stage: for files, pipes and logs."""
+
+    def __init__(self, check: Callable[[], None], name: str) -> None:
+        super().__init__(check)
+        self._name = name
+
+    def stage(self, what: str, share: float) -> None:
+        print(f"{self._name}: {what} ({share:.0%} done)", file=sys.stderr, flush=True)
 
 
 class _Bar(_Watched):
@@ -162,7 +184,7 @@ class _Bar(_Watched):
 @contextmanager
 def _progress(name: str, check: Callable[[], None]) -> Iterator[ClaimProgress]:
     if not sys.stderr.isatty():
-        yield _Watched(check)
+        yield _Lines(check, name)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(),
                TimeElapsedColumn(), TextColumn("{task.fields[what]}"))

@@ -176,7 +176,8 @@ def test_the_command_lists_and_runs(tmp_path: Path, tiny_folder: Path,
     arguments = ["reproduce", "demo", "--quick", "--model", str(tiny_folder), "--threads", "2",
                  "--out", str(tmp_path)]
     assert main(arguments) == 0
-    printed = capsys.readouterr().out
+    printed, told = capsys.readouterr()
+    assert told == "demo: s (0% done)\n"  # no terminal: a line a stage
     assert seen == [Options(model=str(tiny_folder), quick=True, num_threads=2)]
     for expected in ("a [b]", "1,234", ">= 2 x", "reached", "Something is faster", "Because.",
                      "the same token ids", "demo.svg", "sizes quick", "threads 2"):
@@ -188,7 +189,7 @@ def test_the_command_lists_and_runs(tmp_path: Path, tiny_folder: Path,
 def test_an_unknown_claim_is_refused_with_the_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "nothing"]) == 1
     error = capsys.readouterr().err
-    assert "'nothing' is not a claim" in error and "orca" in error
+    assert "'nothing' is not a claim" in error and "orca" in error and ", report" in error
     with pytest.raises(ConfigError):
         claim_named("nothing")
 
@@ -201,6 +202,31 @@ def test_a_place_that_cannot_be_written_is_refused_first(
         assert main(["reproduce", "orca", "--model", "none", "--out", str(tmp_path / "out"),
                      flag, str(place)]) == 1
         assert f"{flag} is '{tmp_path}/file" in capsys.readouterr().err
+    place = tmp_path / "nowhere" / "x.json"
+    assert main(["reproduce", "orca", "--model", "none", "--json", str(place),
+                 "--out", str(tmp_path / "out")]) == 1
+    assert f"there is no folder '{place.parent}'" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]  # nothing is made
+
+
+def test_an_input_is_looked_at_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing, out = str(tmp_path / "none"), str(tmp_path / "out")
+    for name, flag, value in (("orca", "--trace", missing), ("paged", "--trace", missing),
+                              ("radix", "--data", missing),
+                              ("invariance", "--url", "http://127.0.0.1:9")):
+        # the model is not there either: the input is named before it is looked for
+        assert main(["reproduce", name, flag, value, "--model", "none", "--out", out]) == 1
+        assert value in capsys.readouterr().err
+    assert not Path(out).exists()
+
+
+def test_ctrl_c_leaves_no_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(options: Options, progress: Progress) -> Finding:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(CLAIMS, "demo", Claim("demo", "t", run))
+    main(["reproduce", "demo", "--out", str(tmp_path / "new" / "out")])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_option_without_a_use_is_refused(tmp_path: Path,
