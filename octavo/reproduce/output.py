@@ -25,29 +25,38 @@ from octavo.engine.interrupts import interrupts_between_steps
 from octavo.errors import ConfigError
 from octavo.reproduce.claim import Claim, NoProgress, Options
 from octavo.reproduce.claim import Progress as ClaimProgress
+from octavo.reproduce.disturbance import CoreWatch, disturbance
 from octavo.reproduce.finding import Cell, Figure, Finding, Table, number
 
 # a file or a pipe: columns are not folded
 _PIPE_WIDTH = 120
 _SHOWN_FACTS = ("model", "backend", "threads", "KV", "sizes", "lengths", "seconds",
-                "load average before")
+                "load average before", "cores taken by others")
 
 
 def run_claim(claim: Claim, options: Options) -> Finding:
     """Measures, with a progress bar where stderr is a terminal, else a line for each stage. Ctrl-C
     ends it between two steps with KeyboardInterrupt. Raises OctavoError. The finding's facts tell
-    the circumstances, too."""
+    the circumstances, too, and its explanation whether others disturbed the run."""
     claim.check(options)
     started, load = time.monotonic(), load_average()
+    watch = CoreWatch()
     with interrupts_between_steps() as check, _progress(claim.name, check) as progress:
         found = claim.run(options, progress)
+    # a server that was asked is one of the others, and means no harm
+    taken = None if options.url is not None else watch.taken_by_others()
+    before = None if load is None or watch.has_own_load else load[0]
+    warning = disturbance(taken=taken, load=before)
     circumstances: dict[str, Cell] = {
         "octavo": __version__, "seed": options.seed,
         "sizes": "quick: the figures say little" if options.quick else "full",
         "measured at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "seconds": round(time.monotonic() - started, 1),
-        "load average before": None if load is None else round(load[0], 1)}
-    return dataclasses.replace(found, facts=found.facts | circumstances)
+        "load average before": None if load is None else round(load[0], 1),
+        "cores taken by others": None if taken is None else round(taken, 2)}
+    return dataclasses.replace(
+        found, facts=found.facts | circumstances,
+        explanation=f"{found.explanation} {warning}" if warning else found.explanation)
 
 
 def print_finding(finding: Finding) -> None:
