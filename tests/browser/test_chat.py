@@ -197,11 +197,15 @@ def test_heat_map(page_at: PageAt, width: int, theme: str, assert_no_overflow: C
                   assert_accessible: Check) -> None:
     page = page_at(width)
     page.emulate_media(color_scheme=theme)
+    settings(page, temperature="0")
+    close_settings(page)
     heat = page.get_by_role("button", name="Heat-map")
     heat.click()
     ask(page, "Name three rivers.")
     tokens = page.locator("article .token")
     assert tokens.count() > 5
+    assert "cut at" not in page.locator(".figures").inner_text()
+    assert "<|" not in tokens.last.inner_text()  # what ended the answer is no part of it
     assert page.locator(".legend li").count() == 5
     assert "perplexity" in page.locator(".figures").inner_text()
     tip = page.get_by_role("tooltip")

@@ -103,7 +103,14 @@ function takeChunk(data, node, reader) {
     node.tokens ??= [];
     node.tokens.push(...entries.map((entry) => reader.read(entry)));
   }
+  if (choice.finish_reason === 'stop') dropEnd(node);
   return Boolean(content || reasoning || entries.length);
+}
+
+/** The token that ended the answer has a probability, but is no part of its text. */
+function dropEnd(node) {
+  const last = node.tokens?.at(-1);
+  if (last && !node.content.endsWith(last[0])) node.tokens.pop();
 }
 
 /** Entries of logprobs -> [text, logprob, [[text, logprob] of the most likely ones]]. Characters

@@ -20,7 +20,7 @@ export function perplexity(tokens) {
   return Math.exp(-tokens.reduce((sum, token) => sum + token[1], 0) / tokens.length);
 }
 
-/** A view of node.tokens. `update()` adds the ones that came. */
+/** A view of node.tokens. `update()` adds those that came and takes away those that left. */
 export class TokenMap {
   #tokens = [];
   #tip;
@@ -39,6 +39,10 @@ export class TokenMap {
   }
 
   update(tokens) {
+    while (this.#tokens.length > tokens.length) {
+      this.#tokens.pop();
+      this.element.lastChild.remove();
+    }
     for (const token of tokens.slice(this.#tokens.length)) {
       const index = this.#tokens.push(token) - 1;
       this.element.append(tokenElement(token, index));
