@@ -255,10 +255,21 @@ def test_it_comes_back_with_the_server(page_at: Callable[..., Any], model_path: 
         server.wait_ready()
         port = server.client.port
         page = _open(page_at, url=server.client.base_url)
+        unopened = page_at(1280, url=server.client.base_url)
     page.wait_for_selector(".e-status[data-kind=waiting]")
+    # both halves of the page know, without anybody's help, and old figures say that they are old
+    _until(lambda: page.locator("#state").inner_text() == "not reachable")
+    page.wait_for_selector(".engine.is-stale")
+    assert page.get_by_text("Not live").is_visible()
+    unopened.get_by_role("tab", name="Engine").click()
+    unopened.get_by_text("cannot be loaded").wait_for()
     with ServerProcess("smollm2-135m", "--kv-cache-memory-bytes", "64m", port=port) as server:
         server.wait_ready()
         page.wait_for_selector(".e-status[data-kind=live]")
+        unopened.wait_for_selector(".e-status[data-kind=live]")
+        page.wait_for_selector(".dot[data-kind=good]", state="attached")
+        page.wait_for_selector(".engine:not(.is-stale)")
+        assert page.get_by_text("Not live").is_hidden()
         assert server.client.complete("Once", max_tokens=3, ignore_eos=True).status == 200
         page.wait_for_selector("[data-tile=generation_tokens][data-value='3']")
 

@@ -69,18 +69,61 @@ def test_the_key_is_asked_for(page_at: Callable[..., Any], locked_url: str, widt
                               assert_accessible: Callable[..., None]) -> None:
     page = page_at(width, url=locked_url, ready=False)
     field = page.get_by_label("Key", exact=True)
-    field.fill("wrong")
+    field.wait_for()
+    page.keyboard.type("wrong")  # what is typed on arrival goes into the field
+    assert field.input_value() == "wrong"
     assert_no_overflow(page)
     assert_accessible(page)
     page.keyboard.press("Enter")
     page.get_by_text("does not know this key").wait_for()
     assert field.get_attribute("aria-invalid") == "true"
-    field.fill(KEY)
+    page.keyboard.type(KEY)
+    assert field.input_value() == KEY
     page.get_by_role("button", name="Use this key").click()
     page.wait_for_selector(".dot[data-kind=good]", state="attached")
     page.reload()  # the tab keeps it
     page.wait_for_selector(".dot[data-kind=good]", state="attached")
     assert page.evaluate("JSON.stringify(localStorage)").find(KEY) == -1
+
+
+def test_a_refused_message_is_sent_again(page_at: Callable[..., Any], locked_url: str) -> None:
+    page = page_at(1280, url=locked_url, ready=False)
+    field = page.get_by_label("Key", exact=True)
+    field.wait_for()
+    page.keyboard.press("Escape")
+    field.wait_for(state="detached")
+    page.fill("#message", "What is the capital of France?")
+    page.keyboard.press("Enter")
+    error = page.locator(".message.assistant .error")
+    error.wait_for()
+    assert "once the key is given" in error.inner_text()
+    page.keyboard.type("wrong")
+    page.keyboard.press("Enter")
+    page.get_by_text("does not know this key").wait_for()
+    assert error.count() == 1 and page.locator("#state").inner_text() == "needs an API key"
+    page.keyboard.type(KEY)
+    page.keyboard.press("Enter")
+    page.locator(".message.assistant .figures").wait_for()
+    assert page.locator(".message.user").count() == 1 and error.count() == 0
+    assert "Paris" in page.locator(".message.assistant .body").inner_text()
+
+
+@pytest.mark.parametrize("broken", ["engine.css", "engine.js", "engine-tree.js"])
+def test_an_engine_tab_that_did_not_load(page_at: Callable[..., Any], broken: str) -> None:
+    """Whichever of its files was missing, Retry brings it, with a second try at most."""
+    page = page_at(1280)
+    page.route(f"**/page/{broken}*", lambda route: route.abort())
+    page.get_by_role("tab", name="Engine").click()
+    retry = page.locator("#panel-engine").get_by_role("button", name="Retry")
+    retry.wait_for()
+    page.unroute(f"**/page/{broken}*")
+    retry.click()
+    live = page.locator(".e-status[data-kind=live]")
+    live.or_(retry).wait_for()
+    if retry.count():
+        retry.click()
+    live.wait_for()
+    assert page.locator(".engine .e-tiles").evaluate("e => getComputedStyle(e).display") == "grid"
 
 
 def test_a_server_that_ends(page_at: Callable[..., Any], model_path: Path) -> None:

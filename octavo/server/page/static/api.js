@@ -38,8 +38,10 @@ export function onOutcome(listener) {
   listeners.add(listener);
 }
 
-/** fetch of a path below the page's own address. Throws ApiError unless the answer is a success. */
-export async function call(path, {method = 'GET', body, signal} = {}) {
+/** fetch of a path below the page's own address. Throws ApiError unless the answer is a success.
+    isTold: whether the listeners hear of the outcome. */
+export async function call(path, {method = 'GET', body, signal, isTold = true} = {}) {
+  const told = isTold ? tell : (outcome) => outcome;
   let response;
   try {
     response = await fetch(new URL(path, document.baseURI), {
@@ -55,7 +57,8 @@ export async function call(path, {method = 'GET', body, signal} = {}) {
   return response;
 }
 
-function told(error) {
+/** Tells the listeners, for who reads an answer itself; returns the error. */
+export function tell(error) {
   for (const listener of listeners) listener(error);
   return error;
 }

@@ -1,7 +1,7 @@
 // One request to /v1/chat/completions: its body from a conversation, and the answer as it comes.
 // Knows no elements.
 
-import {ApiError, call, eventData} from './api.js';
+import {ApiError, call, eventData, tell} from './api.js';
 import {NUMBERS} from './chat-store.js';
 
 export const NUM_ALTERNATIVES = 5;
@@ -72,7 +72,7 @@ export async function streamAnswer(body, node, {signal, onNews}) {
     }
   } catch (error) {
     if (error instanceof ApiError || error.name === 'AbortError') throw error;
-    throw new ApiError('The connection to the server was lost.');
+    throw tell(new ApiError('The connection to the server was lost.'));
   } finally {
     node.meta = {...node.meta, ...measured(node.meta ?? {}, times, started)};
   }

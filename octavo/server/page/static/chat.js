@@ -14,6 +14,7 @@ const MAX_STREAMS = 4;
 const NEAR_END_PX = 80;
 const NOTICE_MS = 10000;
 const MAX_ANNOUNCED = 600;
+const NEEDS_KEY = 'The server wants an API key. The message is sent again once the key is given.';
 const SUGGESTIONS = ['What is the capital of France?', 'Write a haiku about paper.',
   'Explain in two sentences what a cache is.'];
 const WIDE = matchMedia('(min-width: 1100px)');
@@ -23,7 +24,7 @@ export function mountChat(panel, app) {
   const chat = new Chat(app);
   panel.append(chat.element);
   chat.open(remembered());
-  return {refresh: () => chat.renderThread()};
+  return {retryRefused: () => chat.retryRefused()};
 }
 
 class Chat {
@@ -271,6 +272,13 @@ class Chat {
     this.#answer(() => question);
   }
 
+  /** Sends the last message again if it was refused for want of a key. */
+  retryRefused() {
+    const last = shownPath(this.#current).at(-1);
+    const isEditing = this.thread.querySelector('.editor') !== null;
+    if (last?.state === 'error' && last.isRefused && !isEditing) this.#retry(last);
+  }
+
   /** Answers the message that `ask()` gives. False if that cannot be sent. */
   #answer(ask) {
     if (this.#stream()) return false;
@@ -323,7 +331,8 @@ class Chat {
       return;
     }
     node.state = 'error';
-    node.error = error.message;
+    node.isRefused = error.status === 401;
+    node.error = node.isRefused ? NEEDS_KEY : error.message;
     if (!(error instanceof ApiError)) throw error;
     if (conversation === this.#current && this.settings.tell(error.param, error.message)) {
       this.#setPanel('settings', WIDE.matches || !this.settings.element.hidden);

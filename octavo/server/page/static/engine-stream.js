@@ -31,6 +31,13 @@ export class EventStream {
     this._connect();
   }
 
+  /** Connects at once if it waits to try again. */
+  hurry() {
+    if (!this._timer) return;
+    clearTimeout(this._timer);
+    this._connect();
+  }
+
   close() {
     clearTimeout(this._timer);
     this._timer = 0;

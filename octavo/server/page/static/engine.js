@@ -20,10 +20,17 @@ const KEY_CHECK_MS = 1000; // while the server refuses the key that the page has
 let mounted = null;
 
 /** Builds the view inside of element. options.headers(): headers for a request; announce(text):
- * tells users of screen readers; askForKey(): optional, asks for the API key. */
-export function mount(element, {headers = () => ({}), announce = () => {}, askForKey = null} = {}) {
+ * tells users of screen readers; askForKey(): optional, asks for the API key; onConnection(isLive):
+ * whether the stream came or was lost. */
+export function mount(element, {headers = () => ({}), announce = () => {}, askForKey = null,
+  onConnection = () => {}} = {}) {
   unmount();
-  mounted = new EngineView(element, {headers, announce, askForKey});
+  mounted = new EngineView(element, {headers, announce, askForKey, onConnection});
+}
+
+/** What the rest of the page learned: whether the server answers. */
+export function setConnection(isThere) {
+  if (mounted) mounted.setConnection(isThere);
 }
 
 /** Takes the view away: closes the stream, stops the load, frees what watches. */
@@ -33,10 +40,13 @@ export function unmount() {
 }
 
 class EngineView {
-  constructor(element, {headers, announce, askForKey}) {
+  constructor(element, {headers, announce, askForKey, onConnection}) {
     this._element = element;
     this._announce = announce;
     this._askForKey = askForKey;
+    this._onConnection = onConnection;
+    this._isThere = true;
+    this._isLost = false;
     this._model = new EngineModel();
     this._changed = new Set();
     this._frame = 0;
@@ -67,6 +77,8 @@ class EngineView {
 
   _makeBar() {
     this._status = el('span', {class: 'e-status', 'data-kind': 'closed', text: 'Closed'});
+    this._stale = el('strong', {class: 'e-stale', hidden: true,
+      text: 'Not live: these are the last figures that came'});
     this._facts = el('span', {class: 'e-muted e-engine-facts'});
     this._pauseButton = el('button', {type: 'button', class: 'button', 'aria-pressed': 'false',
       text: 'Pause', title: 'Freeze the picture to study it',
@@ -78,7 +90,7 @@ class EngineView {
       text: 'Make some load', title: 'Send a few varied requests from this browser',
       on: {click: () => this._toggleLoad()}});
     this.root.append(el('div', {class: 'e-bar-top'},
-      el('p', {class: 'e-live'}, this._status, this._facts),
+      el('p', {class: 'e-live'}, this._status, this._stale, this._facts),
       el('div', {class: 'e-actions'}, this._loadNote, this._retry, this._loadButton,
         this._pauseButton)));
   }
@@ -208,6 +220,24 @@ class EngineView {
     this._loadButton.disabled = this._model.hello === null;
     clearInterval(this._keyCheck);
     if (kind === 'refused') this._awaitKey();
+    // while it connects, the figures are as old as they were
+    if (kind === 'live') this._isLost = false;
+    else if (kind === 'waiting' || kind === 'refused') this._isLost = true;
+    this._showStale();
+    if (['live', 'waiting', 'refused'].includes(kind)) this._onConnection(kind === 'live');
+  }
+
+  setConnection(isThere) {
+    const isBack = isThere && !this._isThere;
+    this._isThere = isThere;
+    if (isBack) this._stream.hurry();
+    this._showStale();
+  }
+
+  _showStale() {
+    const isStale = this._model.hello !== null && (this._isLost || !this._isThere);
+    this.root.classList.toggle('is-stale', isStale);
+    this._stale.hidden = !isStale;
   }
 
   /** The key is given elsewhere on the page: the stream opens again when there is another one. */
