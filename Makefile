@@ -12,7 +12,7 @@ ARGS ?=
 # itself stays in the foreground, so its exit status and Ctrl-C are its own.
 TICK ?= 10
 WATCHED = (while sleep $(TICK) >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do \
-  echo "  $$SECONDS s"; done) & trap "kill $$!" EXIT;
+  echo "  $$SECONDS s"; done) & trap "kill $$! 2>/dev/null" EXIT;
 
 # The package is installed again only when its build inputs changed: the second start is quick.
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(shell find csrc -type f 2>/dev/null)
