@@ -10,6 +10,7 @@ The user's mistake gets one of these; a bug of ours stays an AssertionError.
     ├── ModelNotFoundError               404   unknown model name or path
     ├── ModelLoadError                   500   a model file is broken
     │   └── UnsupportedModelError        500   sound, but not something Octavo can run
+    ├── ModelOutputError                 500   the model computes no numbers
     ├── ConfigError                      500   an engine argument has a bad value
     ├── QueueFullError                   429   the waiting queue is at its bound
     ├── ListenersFullError               503   as many live views are open as may be
@@ -76,6 +77,12 @@ class ModelLoadError(OctavoError):
 
 class UnsupportedModelError(ModelLoadError):
     """The file is sound, but its architecture or a setting is not one Octavo runs."""
+
+
+class ModelOutputError(OctavoError):
+    """The model's scores for the next token are not numbers. No request is to blame."""
+
+    code = "model_output_not_finite"
 
 
 class ConfigError(OctavoError):

@@ -102,8 +102,8 @@ class ModelRunnerOutput:
     scored, in order, then one for each token drawn.
     prompt_logprobs: for each request that asked, the entries of the prompt positions computed in
     this step (the token at position p + 1, scored by the row of position p).
-    failed: request id to one line for the user: nothing could be drawn for it (every token was
-    banned). Such a request is absent from sampled_token_ids, or these are ignored, and ends with
+    failed: request id to one line for the user: nothing could be drawn for it. broken: those of
+    them where the model's scores are to blame, not what the request bans. Such a request is absent from sampled_token_ids, or these are ignored, and ends with
     FinishReason.ERROR.
     forced_token_ids: request id to the tokens that must follow those drawn, whatever the model
     says. The engine core adds them; the worker hears of them in the next step.
@@ -116,6 +116,7 @@ class ModelRunnerOutput:
     logprobs: dict[str, list[TokenLogprobs]] = dataclasses.field(default_factory=dict)
     prompt_logprobs: dict[str, list[TokenLogprobs]] = dataclasses.field(default_factory=dict)
     failed: dict[str, str] = dataclasses.field(default_factory=dict)
+    broken: frozenset[str] = frozenset()
     completed: frozenset[str] = frozenset()
     forced_token_ids: dict[str, list[int]] = dataclasses.field(default_factory=dict)
     num_native_calls: int = 0

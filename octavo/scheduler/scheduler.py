@@ -50,6 +50,7 @@ from octavo.core.step import (
 from octavo.errors import (
     ContextLengthError,
     InvalidRequestError,
+    ModelOutputError,
     QueueFullError,
     RequestTooLargeError,
 )
@@ -529,12 +530,14 @@ class Scheduler:
             request.prompt_logprobs += runner_output.prompt_logprobs.get(request_id, ())
         if request_id in runner_output.failed:
             self._finish(request, FinishReason.ERROR)
+            # its own bans left nothing, unless the model is to blame
+            is_broken = request_id in runner_output.broken
             return EngineCoreOutput(
                 request_id=request_id,
                 new_token_ids=[],
                 finish_reason=FinishReason.ERROR,
                 error=runner_output.failed[request_id],
-                error_type=InvalidRequestError.__name__,  # its own bans left nothing
+                error_type=(ModelOutputError if is_broken else InvalidRequestError).__name__,
             )
         sampled = runner_output.sampled_token_ids.get(request_id, ())
         samples = request.num_computed_tokens == num_tokens

@@ -4,6 +4,8 @@ Keeps request states in step with the scheduler's decisions. It decides nothing 
 imports the scheduler, and knows a model only as a LoadedModel.
 """
 
+import logging
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,11 +17,17 @@ from octavo.worker.input_batch import InputBatch, StepRows
 from octavo.worker.request_states import RequestStates
 from octavo.worker.sampling.logprobs import row_logprobs, rows_logprobs
 
+logger = logging.getLogger(__name__)
+
 I64 = npt.NDArray[np.int64]
 
 NOTHING_TO_DRAW = (
     "no token can be drawn: allowed_token_ids, logit_bias, bad_words, min_tokens and "
     "structured_outputs together ban every token"
+)
+NO_NUMBERS = (
+    "the model gives no numbers: its scores for the next token are not finite, though the request "
+    "leaves tokens to draw; its file is damaged, or its values overflow"
 )
 
 
@@ -95,6 +103,7 @@ class ModelRunner:
         sampled: dict[str, list[int]] = {}
         logprobs: dict[str, list[TokenLogprobs]] = {}
         failed: dict[str, str] = {}
+        broken: set[str] = set()
         for row, r in step_rows.forced_rows:
             logprobs[states.ids[row]] = rows_logprobs(outputs, r, int(states.num_logprobs[row]))
         every = len(step_rows.draw_list) == len(outputs.sampled)
@@ -103,7 +112,12 @@ class ModelRunner:
             row = step_rows.state_list[i]
             request_id = states.ids[row]
             if token_id < 0:
-                failed[request_id] = NOTHING_TO_DRAW
+                if states.bans_everything(row):
+                    failed[request_id] = NOTHING_TO_DRAW
+                else:
+                    failed[request_id] = NO_NUMBERS
+                    broken.add(request_id)
+                    logger.error("request %s ends: the model's scores are not finite", request_id)
                 continue
             states.append_token(row, token_id)
             sampled[request_id] = [token_id]
@@ -117,7 +131,7 @@ class ModelRunner:
         }
         return ModelRunnerOutput(
             step_id=step_id, sampled_token_ids=sampled, logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs, failed=failed,
+            prompt_logprobs=prompt_logprobs, failed=failed, broken=frozenset(broken),
             num_native_calls=outputs.num_native_calls, num_merged_rows=outputs.num_merged_rows,
         )
 

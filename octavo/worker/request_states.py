@@ -132,6 +132,21 @@ class RequestStates:
         if state is not None:
             state.append(token_id)
 
+    def bans_everything(self, row: int) -> bool:
+        """Whether the request's own bans leave no token, whatever the model says."""
+        size = self._vocab_size
+        allowed = np.ones(size, np.bool_)
+        edits, words = self.edits.get(row), self.grammar_masks.get(row)
+        for mask in (words, None if edits is None else edits.mask):
+            if mask is not None:
+                bits = np.unpackbits(np.ascontiguousarray(mask).view(np.uint8), bitorder="little")
+                allowed &= bits[:size].astype(np.bool_)
+        if edits is not None:
+            ids, values = edits.bias()
+            banned = ids[np.isneginf(values)]
+            allowed[banned[banned < size]] = False
+        return not allowed.any()
+
     def remove(self, request_id: str) -> None:
         """Frees the row. Unknown ids are ignored: a request may end before it ever ran."""
         row = self.row_of.pop(request_id, None)

@@ -14,7 +14,9 @@ from octavo.errors import (
     EngineDeadError,
     InvalidRequestError,
     ModelLoadError,
+    ModelOutputError,
 )
+from octavo.testing.toy_model import tiny_llama
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 
@@ -117,6 +119,19 @@ def test_one_bad_prompt_stops_the_list_before_it_runs(llm: LLM) -> None:
         llm.generate("a", SamplingParams(logit_bias={10**6: 1.0}))
     assert llm.stats().num_steps == before
     assert llm.generate([]) == []
+
+
+def test_a_model_without_finite_scores_is_to_blame_itself(tmp_path: Path) -> None:
+    """Its weights are sound numbers that overflow; the next request hears the same."""
+    model = tiny_llama()
+    for tensor in model.tensors.values():
+        if tensor.ndim == 1:  # the norms
+            tensor[:] = 3e38
+    with LLM(str(model.save(tmp_path / "huge")), max_model_len=128, num_blocks=64) as llm:
+        for params in (GREEDY, SamplingParams(min_tokens=2, max_tokens=4)):
+            with pytest.raises(ModelOutputError, match="gives no numbers") as caught:
+                llm.generate("x", params)
+            assert caught.value.http_status == 500
 
 
 def test_a_request_that_can_draw_nothing_fails_and_the_engine_goes_on(llm: LLM) -> None:

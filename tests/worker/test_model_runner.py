@@ -1,5 +1,6 @@
 """ModelRunner over a model that only looks: every array of every step against plain Python."""
 
+import dataclasses
 import random
 from collections.abc import Sequence
 
@@ -195,10 +196,31 @@ def test_rows_get_their_own_options() -> None:
 def test_nothing_to_draw_fails_that_request_alone() -> None:
     model, runner = make()
     model.ban = 3
+    nothing = SamplingParams(allowed_token_ids=[2], bad_words=["x"])
+    banned = dataclasses.replace(new("a", [1, 2], [0], params=nothing),
+                                 bad_words_token_ids=((2,),))
     out = runner.execute(SchedulerOutput(1, {"a": 2, "b": 2}, (
-        new("a", [1, 2], [0]), new("b", [1, 3], [1]))))
+        banned, new("b", [1, 3], [1]))))
     assert out.sampled_token_ids == {"b": [4]}
-    assert "ban every token" in out.failed["a"]
+    assert "ban every token" in out.failed["a"] and not out.broken
+
+
+def test_the_model_is_to_blame_where_the_request_leaves_a_token() -> None:
+    """Bans that leave one, in a mask, in words and under a grammar, excuse no bad scores."""
+    model, runner = make()
+    model.ban = 3
+    some = SamplingParams(allowed_token_ids=[2, 5], bad_words=["x"], logit_bias={5: -100.0})
+    banned = dataclasses.replace(new("a", [1, 2], [0], params=some), bad_words_token_ids=((2,),))
+    one = np.zeros(-(-VOCAB // 32), np.uint32)
+    one[2] = 8
+    none = np.zeros_like(one)
+    out = runner.execute(SchedulerOutput(
+        1, {"a": 2, "b": 2, "c": 2, "d": 2},
+        (banned, new("b", [1, 2], [1]), new("c", [1, 2], [2]), new("d", [1, 2], [3])),
+        masks={"c": one.tobytes(), "d": none.tobytes()}))
+    assert out.broken == {"a", "b", "c"} and set(out.failed) == {"a", "b", "c", "d"}
+    assert all("no numbers" in out.failed[name] for name in "abc")
+    assert "ban every token" in out.failed["d"]
 
 
 def test_resumed_requests_do_not_score_their_prompt_again() -> None:
