@@ -102,9 +102,9 @@ class ModelRunnerOutput:
     scored, in order, then one for each token drawn.
     prompt_logprobs: for each request that asked, the entries of the prompt positions computed in
     this step (the token at position p + 1, scored by the row of position p).
-    failed: request id to one line for the user: nothing could be drawn for it. broken: those of
-    them where the model's scores are to blame, not what the request bans. Such a request is absent from sampled_token_ids, or these are ignored, and ends with
-    FinishReason.ERROR.
+    failed: request id to one line for the user: nothing could be drawn for it. Such a request is
+    absent from sampled_token_ids, or these are ignored, and ends with FinishReason.ERROR.
+    broken: those of `failed` where the model's scores are to blame, not what the request bans.
     forced_token_ids: request id to the tokens that must follow those drawn, whatever the model
     says. The engine core adds them; the worker hears of them in the next step.
     completed: requests whose grammar allows nothing behind these tokens, drawn and forced: they
