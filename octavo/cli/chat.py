@@ -34,6 +34,10 @@ _HELP = """\
 /exit            leave (Ctrl-D too); Ctrl-C stops an answer
 A line that ends in \\ goes on in the next one."""
 _WITHOUT_TEXT = ("help", "clear", "retry", "exit", "quit")
+# of models whose makers advise nothing, and of answers: as on the page
+_PLAIN_SAMPLING = {"temperature": 0.6, "min_p": 0.05}
+_ADVICE = {"temperature", "top_k", "top_p", "min_p"}
+_MAX_TOKENS = 1024
 _SETTABLE = {
     "temperature": float, "top_p": float, "top_k": int, "min_p": float, "max_tokens": int,
     "repetition_penalty": float, "presence_penalty": float, "frequency_penalty": float,
@@ -49,10 +53,10 @@ def add_parser(commands: Commands) -> None:
                         help="GGUF file, Hugging Face folder, alias or hub repo id "
                         "(default %(default)s)")
     parser.add_argument("--system", metavar="TEXT", help="system message")
-    parser.add_argument("--max-tokens", type=int, metavar="N",
-                        help="most tokens of an answer (default: the rest of the context)")
+    parser.add_argument("--max-tokens", type=int, default=_MAX_TOKENS, metavar="N",
+                        help="most tokens of an answer (default %(default)s)")
     add_chat_template_flag(parser)
-    add_sampling_flags(parser)
+    add_sampling_flags(parser, otherwise="0.6 and min-p 0.05")
     add_engine_flags(parser)
 
 
@@ -85,9 +89,10 @@ def run(args: argparse.Namespace) -> int:
         with console.status("loading ..."):
             llm = runner.run(load())
         try:
+            plain = {} if _ADVICE & llm.sampling_advice.keys() else _PLAIN_SAMPLING
             params = msgspec.structs.replace(
                 llm.get_default_sampling_params(), max_tokens=args.max_tokens, seed=args.seed,
-                **sampling_fields(args))
+                **(plain | sampling_fields(args)))
             _Chat(runner, llm, console, params=params, system=args.system).talk()
         finally:
             runner.run(llm.shutdown())

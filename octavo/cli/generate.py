@@ -7,7 +7,7 @@ from typing import Any
 from octavo.cli.flags import Commands, add_engine_flags, engine_args
 
 _SAMPLING = (
-    ("--temperature", float, "0 is greedy (default: the model's advice, else 1)"),
+    ("--temperature", float, "0 is greedy (default: the model's advice, else {otherwise})"),
     ("--top-p", float, "keep the most likely tokens up to this probability"),
     ("--top-k", int, "keep this many of the most likely tokens"),
     ("--min-p", float, "drop tokens less likely than this share of the most likely one"),
@@ -33,11 +33,12 @@ def add_parser(commands: Commands) -> None:
     add_engine_flags(parser)
 
 
-def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
-    """How tokens are drawn."""
+def add_sampling_flags(parser: argparse.ArgumentParser, *, otherwise: str = "1") -> None:
+    """How tokens are drawn. otherwise: the temperature where the model's makers advise nothing."""
     group = parser.add_argument_group("sampling")
     for flag, kind, text in _SAMPLING:
-        group.add_argument(flag, type=kind, metavar="X", help=text)
+        group.add_argument(flag, type=kind, metavar="X",
+                           help=text.replace("{otherwise}", otherwise))
 
 
 def sampling_fields(args: argparse.Namespace) -> dict[str, Any]:
@@ -70,12 +71,19 @@ async def _generate(args: argparse.Namespace) -> int:
             ignore_eos=args.ignore_eos, **sampling_fields(args))
         ids = llm.tokenizer.encode(prompt, parse_special=True)
         speed = Speed(max_tokens=params.max_tokens, max_model_len=config.model.max_model_len)
-        async for output in llm.generate({"prompt": prompt, "prompt_token_ids": ids}, params, "1",
-                                         strict_max_tokens=False):
-            for part in output.outputs:
-                sys.stdout.write(part.text)
-                sys.stdout.flush()
-            speed.observe(output)
+        said = False
+        try:
+            async for output in llm.generate({"prompt": prompt, "prompt_token_ids": ids}, params,
+                                             "1", strict_max_tokens=False):
+                for part in output.outputs:
+                    sys.stdout.write(part.text)
+                    sys.stdout.flush()
+                    said = said or bool(part.text)
+                speed.observe(output)
+        except BaseException:
+            if said:
+                print()  # why the answer is half follows on a line of its own
+            raise
         print()
         if not args.quiet:
             print(f"[{speed.line()}]", file=sys.stderr)

@@ -222,6 +222,9 @@ def _banner(resolution: "Resolution", url: str, seconds: float) -> list[str]:
         "model": names[0],
         "messages": [{"role": "user", "content": "What is the capital of France?"}],
         "stream": True,
+        # small models ramble at the API's own temperature of 1, up to the end of the context
+        "temperature": 0.2,
+        "max_tokens": 128,
     }
     key = ' -H "Authorization: Bearer $API_KEY"' if config.server.api_keys else ""
     bounds = (f"context {config.model.max_model_len} tokens, {limits.max_num_seqs} sequences at "

@@ -57,7 +57,8 @@ class AsyncLLM:
     model file raises here). `await wait_ready()` waits for the engine. All coroutines must run in
     one event loop. Arguments and errors of the constructor: as LLM's.
 
-    Attributes: config; tokenizer; chat_template; engine_info (limits, None until ready); metrics.
+    Attributes: config; tokenizer; chat_template; engine_info (limits, None until ready); metrics;
+        sampling_advice (of generation_config, by field).
     """
 
     def __init__(self, model: str | os.PathLike[str], *, max_model_len: int | None = None,
@@ -162,8 +163,8 @@ class AsyncLLM:
         self.tokenizer = parts.tokenizer
         self.chat_template = parts.chat_template
         self.engine_info: EngineReady | None = None
-        self._defaults = parts.model.generation_defaults
-        default_sampling_params(self._defaults)  # a bad file is refused at load
+        self.sampling_advice = parts.model.generation_defaults
+        default_sampling_params(self.sampling_advice)  # a bad file is refused at load
         self._live = LiveFeed(self._watch_core)
         self._engine = EngineSupervisor(
             host, restart,
@@ -227,7 +228,7 @@ class AsyncLLM:
 
     def get_default_sampling_params(self) -> SamplingParams:
         """SamplingParams with the model's generation_config defaults (a fresh copy)."""
-        return default_sampling_params(self._defaults)
+        return default_sampling_params(self.sampling_advice)
 
     async def generate(self, prompt: Prompt, sampling_params: SamplingParams, request_id: str, *,
                        priority: int = 0, output_kind: OutputKind = "delta",

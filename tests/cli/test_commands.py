@@ -10,6 +10,7 @@ import pytest
 from octavo.cli import flags
 from octavo.cli.main import main
 from octavo.cli.parser import spelled
+from octavo.testing.toy_model import tiny_llama
 
 
 def _octavo(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -93,6 +94,17 @@ def test_chat() -> None:
 def test_chat_ends_with_its_input() -> None:
     done = _octavo("chat", "--kv-cache-memory-bytes", "64m")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("advice", "expected"), [
+    ("{}", "temperature 0.6, top_p 1.0, top_k 0, min_p 0.05, max_tokens 1024"),
+    ('{"temperature": 0.7}', "temperature 0.7, top_p 1.0, top_k 0, min_p 0.0, max_tokens 1024"),
+])
+def test_chat_samples_as_advised_or_with_care(tmp_path: Path, advice: str, expected: str) -> None:
+    folder = tiny_llama().save(tmp_path / "tiny")
+    (folder / "generation_config.json").write_text(advice)
+    done = _octavo("chat", str(folder), "--kv-cache-memory-bytes", "8m", stdin="/set\n")
+    assert done.returncode == 0 and expected in done.stdout.replace("\n", " "), done.stderr
 
 
 def test_info(capsys: pytest.CaptureFixture[str], model_path: Path) -> None:
