@@ -23,6 +23,8 @@ MAX_BAD_WORDS = 1024
 MAX_TOP_LOGPROBS = 100
 MAX_LOGPROB_TOKEN_IDS = 128
 SEED_MAX = 2**64 - 1
+# far below the probability of any most likely token, which is at least 1 / vocabulary
+_LEAST_TOP_P = 1e-9
 _WIRE_INT_MAX = 2**63 - 1
 
 _FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty",
@@ -46,7 +48,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
         n: number of independent samples.
         temperature: 0 means greedy; otherwise logits are divided by it.
         top_k: keep the k most likely tokens; 0 or -1 keeps all.
-        top_p: keep the smallest set of tokens whose probability sums to top_p.
+        top_p: keep the smallest set of tokens whose probability sums to top_p; 0 keeps the
+            most likely one alone, as in OpenAI's API.
         min_p: drop tokens less likely than min_p times the most likely one.
         repetition_penalty: > 1 discourages tokens of the prompt and the output.
         presence_penalty, frequency_penalty: subtracted for tokens of the output so far.
@@ -156,8 +159,9 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
             self.temperature = 0.0  # indistinguishable from greedy in float32 logits
         if self.top_k < 0:
             raise _bad("top_k", self.top_k, "give 0 (off) or a positive count")
-        if not 0.0 < self.top_p <= 1.0:
-            raise _bad("top_p", self.top_p, "give a value in (0, 1]")
+        if not 0.0 <= self.top_p <= 1.0:
+            raise _bad("top_p", self.top_p, "give a value in [0, 1]")
+        self.top_p = max(self.top_p, _LEAST_TOP_P)
         if not 0.0 <= self.min_p <= 1.0:
             raise _bad("min_p", self.min_p, "give a value in [0, 1]")
         if not 0.0 < self.repetition_penalty <= 100.0:

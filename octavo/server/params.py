@@ -17,9 +17,6 @@ from octavo.server.structured import structured_outputs
 MAX_LOGPROBS = 20  # as OpenAI and vLLM bound it: each costs a place in every chunk
 _MAX_PRIORITY = 2**31
 _MAX_SALT_CHARS = 1024
-# OpenAI's API lets top_p be 0, where only the most likely token is left. This is far below the
-# probability of any most likely one, which is at least 1 / vocabulary.
-_LEAST_TOP_P = 1e-9
 # absent fields take the model's advice
 _ADVISED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 # fields that go through under the same name
@@ -137,8 +134,6 @@ def _fields(request: SamplingFields, state: ServerState) -> dict[str, Any]:
         value = getattr(request, name)
         if value is not None:
             fields[name] = value
-    if fields["top_p"] == 0:
-        fields["top_p"] = _LEAST_TOP_P
     if request.seed is not None:
         fields["seed"] = _seed(request.seed)
     if request.logit_bias:
