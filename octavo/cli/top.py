@@ -45,10 +45,10 @@ def run(args: argparse.Namespace) -> int:
     from octavo.errors import ConfigError
 
     console = Console(highlight=False)
+    source = TopSource(args.url, args.api_key, keep_trying=not args.once)
     if not args.once and not (console.is_terminal and sys.stdin.isatty()):
         raise ConfigError("octavo top draws on a terminal, and this is none: use --once",
                           param="once")
-    source = TopSource(args.url, args.api_key, keep_trying=not args.once)
     view = TopView(source.url)
     source.start()
     try:

@@ -110,6 +110,9 @@ class TopSource:
     def _refusal(self, response: http.client.HTTPResponse) -> str:
         """Why there is no stream. Raises TopError where there never will be."""
         if response.status == 401:
+            if self._headers:
+                raise TopError(f"the server at {self.url} does not know the API key given with "
+                               "--api-key: give one that it was started with")
             raise TopError(f"the server at {self.url} wants an API key: give it with --api-key")
         message = _message_of(response.read(1 << 16))
         if response.status == 503 and message is not None:

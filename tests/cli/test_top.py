@@ -222,6 +222,12 @@ def test_no_server_no_terminal_no_url(capsys: pytest.CaptureFixture[str]) -> Non
     assert f"no server answers at http://localhost:{port}" in err and err.count("\n") == 1
     assert main(["top"]) == 1
     assert "use --once" in capsys.readouterr().err
+    assert main(["top", "--url", "ftp://x"]) == 1
+    assert "ftp://x" in capsys.readouterr().err  # before the terminal: it is wrong on any
+    with canned((401, "")) as server:
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert main(["top", "--once", "--api-key", "wrong", "--url", url]) == 1
+    assert "does not know the API key" in capsys.readouterr().err
     for bad in ("ftp://x", "http://", "http://x:99999", "http://[x"):
         with pytest.raises(ConfigError, match="url is"):
             TopSource(bad, None, keep_trying=False)
