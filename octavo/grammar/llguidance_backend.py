@@ -3,6 +3,7 @@
 Knows neither requests nor schedules. Unsupported schema keywords are refused, never ignored.
 """
 
+import functools
 import json
 import re
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ _LIMITS = LLParserLimits(
     verbose_errors=False,
 )
 _MAX_ERROR_CHARS = 300
+_NOTHING = ("no text fits the grammar: it only points back to itself before anything is written; "
+            "give it an alternative that ends")
 # Sets of tokens that are looked up at once where the grammar allows all of a pattern, instead of
 # one after another; each token belongs to the first pattern that it fits, and masks are the same
 # whatever the patterns. Text of at most so many characters, as strings of JSON hold it, and what
@@ -112,6 +115,8 @@ class LLGuidanceMatcher:
         return LLGuidanceMatcher(self._inner.deep_copy(), self._spec)
 
     def _fail(self) -> None:
+        if _cannot_begin(self._inner):
+            raise self._spec.error(_NOTHING)
         reason = _one_line(self._inner.get_error())
         raise self._spec.error(f"the grammar cannot be followed any further ({reason})")
 
@@ -127,7 +132,24 @@ def refusal(spec: StructuredOutputs) -> str | None:
     except OctavoError as error:
         return error.message.removeprefix(f"{spec.field}: ")
     is_error, messages = LLMatcher.validate_grammar_with_warnings(grammar, limits=_LIMITS)
-    return _reason(spec.kind, messages[0]) if is_error else None
+    if is_error:
+        return _reason(spec.kind, messages[0])
+    if not (spec.kind == "grammar" or (spec.kind == "json" and '"$ref"' in spec.key[1])):
+        return None  # nothing in it points back to itself
+    matcher = LLMatcher(_byte_tokenizer(), grammar, limits=_LIMITS, log_level=0)
+    if not matcher.is_error():  # else it names tokens that bytes do not have
+        matcher.compute_bitmask()
+    return _NOTHING if _cannot_begin(matcher) else None
+
+
+@functools.cache
+def _byte_tokenizer() -> LLTokenizer:
+    return LLTokenizer("byte")
+
+
+def _cannot_begin(matcher: LLMatcher) -> bool:
+    """Whether llguidance found, in its first mask, that no text fits the grammar."""
+    return matcher.is_error() and "NoExtensionBias" in matcher.get_error()
 
 
 def grammar_text(spec: StructuredOutputs) -> str:

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,17 @@ def test_verdicts(checker: GrammarChecker) -> None:
         with pytest.raises(InvalidRequestError, match='"not"') as refused:
             checker.check(StructuredOutputs(json={"not": {}}, field="response_format"))
         assert refused.value.param == "response_format"
+
+
+@pytest.mark.parametrize("dead", [{"json": {"$ref": "#"}}, {"grammar": "root ::= root"}])
+def test_what_no_text_fits_is_refused(checker: GrammarChecker, dead: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError, match="no text fits the grammar") as refused:
+        checker.check(StructuredOutputs(**dead, field="guided_grammar"))
+    assert refused.value.param == "guided_grammar"
+    tree = {"type": "object", "properties": {"next": {"$ref": "#"}}}
+    for sound in ({"json": tree}, {"grammar": 'root ::= "a" | "b" root'},
+                  {"grammar": 'start: <|no_such_token|> "a"'}):
+        checker.check(StructuredOutputs(**sound))
 
 
 def test_what_never_ends_is_ended(checker: GrammarChecker) -> None:
