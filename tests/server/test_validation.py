@@ -1,13 +1,16 @@
 """Everything a client may get wrong: 400, the error object, the field's name; nothing hangs."""
 
 import logging
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from octavo.config import ServerSection
+from octavo.errors import InvalidRequestError
 from octavo.server.messages import ROLES
+from octavo.server.protocol.decode import decode_object
 from octavo.testing.fake_async_llm import fake_async_llm
 from tests.server.conftest import serving
 from tests.server.http_client import HttpClient
@@ -119,6 +122,18 @@ def test_bad_completion_field(client: HttpClient, fields: dict[str, Any], param:
     answer = client.post("/v1/completions", COMPLETION | fields)
     assert answer.status == 400
     assert answer.error()["param"] == param
+
+
+@pytest.mark.parametrize("text", [r"\ud800", r"x \uDC00", r"\ud800 and more", r"\\\uDFFF"])
+def test_half_a_character_is_named(text: str) -> None:
+    half = re.findall(r"\\u[dD]\w{3}", text)[0]
+    body = '{"prompt": "\\ud83d\\ude00 \\\\ud801 %s"}'
+    with pytest.raises(InvalidRequestError, match="lone surrogate") as refused:
+        decode_object((body % text).encode())
+    assert half in refused.value.message
+    assert "prompt" in decode_object((body % "").encode())
+    with pytest.raises(InvalidRequestError, match="truncated"):
+        decode_object(rb'{"prompt": "\\ud800')
 
 
 @pytest.mark.parametrize("fields", [

@@ -20,6 +20,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 _PATH = re.compile(r"^(.*?)(?: - at `\$(.*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(.+)`$")
+# an escape of JSON; pairs are taken whole, and an escaped backslash begins no other one
+_ESCAPE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+                     rb"|(?P<lone>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.", re.DOTALL)
 # Names already logged. Clients choose these names, so both count and length are bounded.
 _MAX_LOGGED_NAMES = 256
 _MAX_NAME_CHARS = 64
@@ -86,10 +89,24 @@ def decode_object(body: bytes) -> dict[str, Any]:
     except RecursionError:
         raise InvalidRequestError("the body is not usable JSON: nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        lone = _lone_surrogate(body)
+        if lone is not None:
+            raise InvalidRequestError(
+                f"the body is not valid JSON: it holds the lone surrogate {lone}, half of a "
+                "character that UTF-16 writes as two; send both halves, or leave it out"
+            ) from None
         raise InvalidRequestError(f"the body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise InvalidRequestError("the body must be a JSON object")
     return value
+
+
+def _lone_surrogate(body: bytes) -> str | None:
+    """The first escape in a body that is half of a pair without its other half."""
+    for found in _ESCAPE.finditer(body):
+        if found["lone"] is not None:
+            return found["lone"].decode()
+    return None
 
 
 def _refusal(text: str, where: str) -> InvalidRequestError:
