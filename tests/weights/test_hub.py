@@ -190,6 +190,15 @@ def test_pip_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert str(caught.value) == (
         "cannot download tiny-wheel==1: pip failed: ERROR: no matching distribution"
     )
+    refused = tmp_path / "said"
+    refused.write_text(
+        "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError("
+        "'<pip._vendor.X object at 0x7f>: Failed to establish a new connection: [Errno 111] "
+        "Connection refused')': /simple/tiny-wheel/\n"
+        "ERROR: No matching distribution found for tiny-wheel==1\n")
+    with pytest.raises(ModelLoadError, match=r"cannot be reached \(Failed to establish a new "
+                       r"connection: \[Errno 111\] Connection refused\): look at the network"):
+        run_fake_python(tmp_path, f"cat {refused} >&2; exit 1", monkeypatch)
     with pytest.raises(ModelLoadError, match="pip failed: no output"):
         run_fake_python(tmp_path, "exit 3", monkeypatch)
 
