@@ -13,6 +13,8 @@ from octavo.server.error_shapes import error_body
 JSON = "application/json"
 # loading takes seconds; a client that comes back sooner gains nothing
 _LOADING_RETRY_S = 2
+# last names of routes that OpenAI's, Ollama's, Cohere's and vLLM's clients know
+_OTHER_MODELS = {"embeddings", "embed", "rerank", "score", "pooling", "classify"}
 
 
 class BodyTooLargeError(InvalidRequestError):
@@ -92,6 +94,9 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     path, method = request.scope["path"][:200], request.method
     if error.status_code == 404:
         message, code = f"there is no route {method} {path}", "not_found"
+        if path.rpartition("/")[2] in _OTHER_MODELS:
+            message += (": this server's model writes text; embeddings, rankings and scores come "
+                        "of models trained for them, which Octavo does not run")
     elif error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
         message, code = f"{path} does not take {method}: use {allowed}", "method_not_allowed"

@@ -40,6 +40,10 @@ def test_every_served_name_answers(client: HttpClient) -> None:
 def test_unknown_route_and_wrong_method(client: HttpClient) -> None:
     answer = client.post("/v1/no_such_route", {})
     assert (answer.status, answer.error()["code"]) == (404, "not_found")
+    assert answer.error()["message"] == "there is no route POST /v1/no_such_route"
+    for path in ("/v1/embeddings", "/api/embed", "/api/embeddings", "/v1/rerank", "/score"):
+        answer = client.post(path, {})
+        assert answer.status == 404 and "models trained for them" in str(answer.json)
     answer = client.get("/v1/chat/completions")
     assert (answer.status, answer.error()["code"]) == (405, "method_not_allowed")
     assert answer.headers["allow"] == "POST"
