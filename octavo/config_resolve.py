@@ -311,7 +311,7 @@ def _num_blocks(args: EngineArgs, spec: KVCacheSpec, machine: MachineFacts, *,
                    f"default size ({why}): give at most "
                    f"{_largest_block_size(spec, choices[why])}, or give num_blocks")
     num_blocks = spec.num_blocks_for(choices[why])
-    lines.append(_kv_line(spec, num_blocks, why))
+    lines.append(_kv_line(spec, num_blocks, "the default" if why == "4 GiB" else why))
     return num_blocks
 
 

@@ -93,6 +93,8 @@ class ServerRun:
         )
         self._server = _Server(config, self._on_signal)
         self._server.run(sockets=[sock])
+        if self._stopping is not None and not self._exit_status:
+            self._tell("stopped")
         return self._exit_status
 
     def engine_failed(self, error: OctavoError) -> None:

@@ -28,6 +28,7 @@ def test_banner_drain_and_exit_status() -> None:
     with ServerProcess("smollm2-135m", *SMALL) as server:
         server.wait_ready()
         assert f"open {server.client.base_url}/ in a browser" in server.stdout
+        assert '"temperature": 0.2, "max_tokens": 128}' in server.stdout
         assert "curl -N" in server.stdout and "SmolLM2-135M-Instruct" in server.stdout
         with server.client.open_raw("/v1/completions", STREAM) as sock:
             data = read_until(sock, b"data: ")
@@ -45,7 +46,7 @@ def test_sigterm_while_idle() -> None:
         engine = server.engine
         server.signal(signal.SIGTERM)
         assert server.wait() == 0
-        assert server.stderr == ""
+        assert server.stderr == "octavo: stopped\n"
         assert not engine.is_running()
 
 

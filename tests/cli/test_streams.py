@@ -93,6 +93,18 @@ def test_ctrl_c_while_a_command_is_imported() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "octavo: interrupted\n")
 
 
+def test_ctrl_c_in_the_middle_of_an_answer_ends_its_line() -> None:
+    command = [sys.executable, "-m", "octavo.cli.main", "generate", "smollm2-135m", "Once",
+               "--max-tokens", "2000", "--ignore-eos", "--kv-cache-memory-bytes", "64m"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        said, told = process.communicate(timeout=60)
+    assert process.returncode == 130 and said.endswith(b"\n")
+    assert told.decode().splitlines()[-1] == "octavo: interrupted"
+
+
 def test_a_server_without_output_serves() -> None:
     with ServerProcess("smollm2-135m", "--kv-cache-memory-bytes", "64m",
                        "--disable-log-requests", stdout="/dev/full") as server:
@@ -101,7 +113,8 @@ def test_a_server_without_output_serves() -> None:
         server.signal(signal.SIGTERM)
         assert server.wait() == 0
         assert server.stderr == (
-            "octavo: cannot write to standard output: No space left on device\n")
+            "octavo: cannot write to standard output: No space left on device\n"
+            "octavo: stopped\n")
 
 
 def _ended(num_tokens: int, finish_reason: str, stop_reason: str | int | None = None) -> str:

@@ -33,7 +33,7 @@ def test_kv_size_is_the_smallest_of_three() -> None:
 
     most = resolve()
     assert 4 * GIB - BLOCK_BYTES < bytes_of(most) <= 4 * GIB
-    assert any("4 GiB" in line for line in most.lines)
+    assert any("4.00 GiB" in line and line.endswith(": the default") for line in most.lines)
     little = resolve(dataclasses.replace(MACHINE, available_bytes=2 * GIB))
     assert GIB // 2 - BLOCK_BYTES < bytes_of(little) <= GIB // 2
     assert any("25 %" in line for line in little.lines)
