@@ -250,7 +250,9 @@ def test_keyboard(page_at: Callable[..., Any], server: ServerProcess, long_reque
     assert page.locator(".e-tree [tabindex='0']").count() == 1
 
 
-def test_it_comes_back_with_the_server(page_at: Callable[..., Any], model_path: Path) -> None:
+def test_it_comes_back_with_the_server(page_at: Callable[..., Any], model_path: Path,
+                                       assert_no_overflow: Callable[..., None],
+                                       assert_accessible: Callable[..., None]) -> None:
     with ServerProcess("smollm2-135m", "--kv-cache-memory-bytes", "64m") as server:
         server.wait_ready()
         port = server.client.port
@@ -261,6 +263,8 @@ def test_it_comes_back_with_the_server(page_at: Callable[..., Any], model_path: 
     _until(lambda: page.locator("#state").inner_text() == "not reachable")
     page.wait_for_selector(".engine.is-stale")
     assert page.get_by_text("Not live").is_visible()
+    assert_no_overflow(page)
+    assert_accessible(page)
     unopened.get_by_role("tab", name="Engine").click()
     unopened.get_by_text("cannot be loaded").wait_for()
     with ServerProcess("smollm2-135m", "--kv-cache-memory-bytes", "64m", port=port) as server:
