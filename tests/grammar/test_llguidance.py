@@ -152,11 +152,13 @@ def test_the_documented_refusals_are_the_refusals() -> None:
         "minProperties": 1, "maxProperties": 2, "allOf": [{}], "anyOf": [{}], "enum": [1],
         "const": 1, "minimum": 1, "maximum": 2, "exclusiveMinimum": 1, "exclusiveMaximum": 4,
         "multipleOf": 2, "minLength": 1, "maxLength": 2, "pattern": "a", "format": "date",
-        "$ref": "#", "$defs": {}, "title": "x", "description": "x", "default": 1,
+        "$ref": [{"$ref": "#/$defs/a", "$defs": {"a": {}}}], "$defs": {},
+        "title": "x", "description": "x", "default": 1,
         "oneOf": [{"type": "string"}, {"type": "null"}],
     }
-    schemas = {keyword: value[0] if keyword in ("if", "unevaluatedItems", "unevaluatedProperties")
-               else {keyword: value} for keyword, value in values.items()}
+    whole = ("if", "unevaluatedItems", "unevaluatedProperties", "$ref")
+    schemas = {keyword: value[0] if keyword in whole else {keyword: value}
+               for keyword, value in values.items()}
     refused = {keyword for keyword, schema in schemas.items()
                if refusal(StructuredOutputs(json=schema)) is not None}
     assert refused == documented
