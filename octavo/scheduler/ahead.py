@@ -16,7 +16,9 @@ from octavo.core.step import CachedRequestData, SchedulerOutput
 class PreparedStep:
     """One token for each of these requests, in rank order.
 
-    rows: the request and what the worker is told; None where the token enters or fills a block.
+    rows: the request and what the worker is told; None where the token enters or fills a block, and
+        where the step in flight fills one: the cache may then have that block already, and gives
+        its own for it.
     num_new_blocks: free blocks it takes if nobody ends.
     """
 
@@ -50,7 +52,7 @@ def prepare(
         data = None
         if place == 0:
             num_new_blocks += 1
-        elif place + 1 < block_size:
+        elif place + 1 < block_size and end - place <= request.num_computed_tokens:
             data = CachedRequestData(request_id, end, [], new_token_ids=[])
         rows.append((request, data))
         num_scheduled_tokens[request_id] = 1

@@ -169,6 +169,12 @@ def test_steps_prepared_ahead_are_those_decided_late() -> None:
     assert num_ahead >= 30, "too few steps were prepared to prove anything"
 
 
+def test_a_prepared_step_tells_of_a_block_that_the_step_before_gave_up() -> None:
+    """In this walk a sample's last prompt chunk fills a block that the cache has already: the
+    prepared step behind it must name the cached one, for its own has gone back to the pool."""
+    assert _walk_ahead(2048, STEPS_PER_WALK)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(2000, 2000 + NUM_WALKS_FULL))
 def test_steps_prepared_ahead_full(seed: int) -> None:
